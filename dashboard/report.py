@@ -37,6 +37,7 @@ from ringtune.dashboard.pages import system as system_page
 from ringtune.dashboard.pages.overview import machine_rows, run_facts
 from ringtune.dashboard.pages.scaling import HEAD as SCALING_HEAD
 from ringtune.dashboard.pages.scaling import table_rows as scaling_rows
+from ringtune.dashboard.pages.stragglers_verdict import opening_words
 from ringtune.dashboard.pages.stragglers_verdict import sentences as straggler_sentences
 from ringtune.dashboard.pages.timeline_state import first_steps, note
 from ringtune.dashboard.units import count, duration, moment, percent, plain, size
@@ -149,7 +150,7 @@ def sections(run: RunInfo) -> list[Section]:
     reader = steps.StepReader(run.path).read()
     machines, past = machine.data(run), tuning.data(run)
     measured, sampled = scaling.data([run]), system.SampleReader(run.path).read(run.hosts)
-    timeline, timeline_problems = _timeline(run)
+    timeline, analysis, timeline_problems = _timeline(run)
     problems = [
         *run.problems,
         *reader.problems,
@@ -159,7 +160,9 @@ def sections(run: RunInfo) -> list[Section]:
         *measured.problems,
         *timeline_problems,
     ]
-    found = [Section("Summary", tuple(_summary(run, reader.summary, tuning.words(past))))]
+    first = opening_words(analysis, reader.summary)
+    more = _summary(run, reader.summary, tuning.words(past))
+    found = [Section("Summary", tuple(one for one in (first, *more) if one))]
     if len(reader):
         found.append(_steps(reader))
     found += timeline
@@ -193,11 +196,6 @@ def _summary(run: RunInfo, numbers: StepSummary | None, tuned: Sequence[str]) ->
     overlapped = f" {percent(numbers.overlapped_share)} of the communication ran beside computation."
     hidden = overlapped if numbers.overlapped_share >= 0 else ""
     words.append(f"Training was blocked by communication for {percent(numbers.exposed_share)} of the time.{hidden}")
-    if numbers.latest_rank >= 0 and numbers.latest_lead >= 0.02:
-        words.append(
-            f"Rank {numbers.latest_rank} computes {percent(numbers.latest_lead)} longer than the median rank: "
-            "the others wait for it."
-        )
     return [*words, *tuned[:1]]
 
 
@@ -214,20 +212,20 @@ def _steps(table: steps.Steps) -> Section:
     return Section("Steps", words, figures)
 
 
-def _timeline(run: RunInfo) -> tuple[list[Section], list[str]]:
-    """Return what the timeline shows: an extract, and its analyses."""
+def _timeline(run: RunInfo) -> tuple[list[Section], Analysis | None, list[str]]:
+    """Return what the timeline shows: an extract and its analyses; these themselves; and what could not be read."""
     files = trace.sources(run.path)
     if not files:
-        return [], []
+        return [], None, []
     try:
         found, problems = trace.read_all(run.path, files)
     except Unreadable as error:
-        return [], [str(error)]
+        return [], None, [str(error)]
     index = TimelineIndex.build(found, problems)
     if not len(index.spans):
-        return [], list(problems)
+        return [], None, list(problems)
     analysis = analyse(found)
-    return [_extract(index), *_stragglers(analysis), _communication(analysis)], list(problems)
+    return [_extract(index), *_stragglers(analysis), _communication(analysis)], analysis, list(problems)
 
 
 def _extract(index: TimelineIndex) -> Section:
@@ -243,7 +241,7 @@ def _stragglers(found: Analysis) -> list[Section]:
     """Return who made the others wait; nothing where ranks cannot be compared."""
     if found.document["stragglers"] is None:
         return []
-    words = straggler_sentences(found) or ["No straggler: no rank is late significantly often."]
+    words = straggler_sentences(found)
     rows = [
         (
             str(one.rank),

@@ -18,6 +18,7 @@ _HOMES = {
     "Trace": "spans",
     "align": "merging.clocks",
     "compare": "analysis.comparison",
+    "counted": "analysis.steps",
     "critical_path": "analysis.critical_path",
     "efficiency": "analysis.efficiency",
     "export_parquet": "database",

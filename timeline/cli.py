@@ -9,7 +9,7 @@ import click
 from ringtune.errors import UsageError
 from ringtune.output_file import is_stdout
 from ringtune.timeline.analysis.summary import summarize
-from ringtune.timeline.commands import ANALYSES, json_option, read_source, show, sources, steps_option
+from ringtune.timeline.commands import ANALYSES, analysis, read_counted, show_counted, sources
 from ringtune.timeline.merging.merge import merge, merge_run
 from ringtune.timeline.merging.report import MergeReport
 from ringtune.timeline.tables import summary_view
@@ -23,17 +23,17 @@ def timeline() -> None:
 
 @timeline.command()
 @sources
-@json_option
-@steps_option
+@analysis
 @click.option("--link", metavar="RATE", help="Bandwidth of the link between ranks, for example 12.5GB/s or 100Gbit/s.")
-def summary(source: tuple[Path, ...], as_json: bool, steps: str | None, link: str | None) -> None:
+def summary(source: tuple[Path, ...], as_json: bool, steps: str | None, all_steps: bool, link: str | None) -> None:
     """Print where the time went.
 
     Takes a run folder, a merged file, one or several parts (rank-*.json), Horovod's own timeline, or any Chrome
     trace; plain or .gz.
     """
-    found = summarize(read_source(source, steps), link_bytes_per_s=parse_rate(link) if link else None)
-    show(found.to_json(), lambda: summary_view(found), as_json)
+    what = read_counted(source, steps, all_steps)
+    found = summarize(what.trace, link_bytes_per_s=parse_rate(link) if link else None)
+    show_counted(what, found.to_json(), lambda: summary_view(found), as_json=as_json, opening=None)
 
 
 @timeline.command("merge")

@@ -7,16 +7,19 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.output_file import is_stdout
-from ringtune.timeline.analysis.summary import select_steps
+from ringtune.timeline.analysis.headline import headline
+from ringtune.timeline.analysis.steps import Counted, counted, select_steps
 from ringtune.timeline.inputs import load
 from ringtune.timeline.spans import Trace
 
@@ -36,6 +39,24 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 steps_option = click.option(
     "--steps", metavar="FIRST:END", help="Only these steps, END not included; either may be left out."
 )
+
+
+all_steps_option = click.option("--all-steps", is_flag=True, help="Count the start-up's steps too.")
+
+
+def analysis(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of an analysis: what is printed, and of which steps."""
+    return json_option(steps_option(all_steps_option(command)))
+
+
+def read_counted(source: tuple[Path, ...], steps: str | None, all_steps: bool) -> Counted:
+    """Load what the user named without its start-up, unless the steps are chosen or all are asked for.
+
+    Raises:
+        RingtuneError: Nothing is there, or not in these steps.
+    """
+    trace = read_source(source, steps)
+    return Counted(trace, None) if all_steps or steps is not None else counted(trace)
 
 
 def read_source(source: tuple[Path, ...], steps: str | None) -> Trace:
@@ -71,6 +92,30 @@ def parse_steps(text: str | None) -> StepRange | None:
     return first, end
 
 
+def show_counted(
+    found: Counted, data: dict[str, Any], view: Callable[[], RenderableType], *, as_json: bool, opening: str | None
+) -> None:
+    """Print an analysis after what cost the job most, and the steps that it leaves out.
+
+    Args:
+        found: What was analysed.
+        data: What JSON holds.
+        view: The tables.
+        as_json: Print JSON.
+        opening: The first sentence; None for what cost the job most.
+    """
+    first = headline(found.trace) if opening is None else opening
+    startup = found.startup
+    document = {"headline": first, "startup": None if startup is None else asdict(startup), **data}
+    show(document, lambda: Group(*opened(first, found), view()), as_json)
+
+
+def opened(first: str, *found: Counted) -> list[RenderableType]:
+    """Return the lines above the tables: the first sentence, and what of each trace is left out."""
+    notes = [f"{one.startup.sentence()}; --all-steps counts them" for one in found if one.startup is not None]
+    return [*([Text(first, "bold")] if first else []), *(Text(note, "dim") for note in notes)]
+
+
 def show(data: object, view: Callable[[], RenderableType], as_json: bool) -> None:
     """Print as JSON or as tables."""
     if as_json:
@@ -83,28 +128,29 @@ def show(data: object, view: Callable[[], RenderableType], as_json: bool) -> Non
 
 @click.command("critical-path")
 @sources
-@json_option
-@steps_option
-def critical_path_command(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
+@analysis
+def critical_path_command(source: tuple[Path, ...], as_json: bool, steps: str | None, all_steps: bool) -> None:
     """Print the chain of causes, across ranks, that set each step's length."""
     from ringtune.timeline.analysis.critical_path import critical_path
     from ringtune.timeline.analysis.tables import critical_path_view
 
-    found = critical_path(read_source(source, steps))
-    show(found.to_json(), lambda: critical_path_view(found), as_json)
+    what = read_counted(source, steps, all_steps)
+    found = critical_path(what.trace)
+    show_counted(what, found.to_json(), lambda: critical_path_view(found), as_json=as_json, opening=None)
 
 
 @click.command("stragglers")
 @sources
-@json_option
-@steps_option
-def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
-    """Print who made the others wait, how often, by how much, why, and whether it is significant."""
+@analysis
+def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | None, all_steps: bool) -> None:
+    """Print who made the others wait, when, why, and what it cost the job, worst first."""
     from ringtune.timeline.analysis.stragglers import stragglers
     from ringtune.timeline.analysis.tables import stragglers_view
 
-    found = stragglers(read_source(source, steps))
-    show(found.to_json(), lambda: stragglers_view(found), as_json)
+    what = read_counted(source, steps, all_steps)
+    found = stragglers(what.trace)
+    first = found.sentences()[0]
+    show_counted(what, found.to_json(), lambda: stragglers_view(found), as_json=as_json, opening=first)
 
 
 @click.command("efficiency")
@@ -115,34 +161,40 @@ def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | Non
     type=click.Path(path_type=Path),
     help="The same training on fewer ranks (usually one), for computation scaling.",
 )
-@json_option
-@steps_option
-def efficiency_command(source: tuple[Path, ...], reference: Path | None, as_json: bool, steps: str | None) -> None:
+@analysis
+def efficiency_command(
+    source: tuple[Path, ...], reference: Path | None, as_json: bool, steps: str | None, all_steps: bool
+) -> None:
     """Print the factors that multiply exactly to the parallel efficiency."""
     from ringtune.timeline.analysis.efficiency import efficiency
     from ringtune.timeline.analysis.tables import efficiency_view
 
-    base = read_source((reference,), None) if reference is not None else None
-    found = efficiency(read_source(source, steps), base)
-    show(found.to_json(), lambda: efficiency_view(found), as_json)
+    base = read_counted((reference,), None, all_steps).trace if reference is not None else None
+    what = read_counted(source, steps, all_steps)
+    found = efficiency(what.trace, base)
+    show_counted(what, found.to_json(), lambda: efficiency_view(found), as_json=as_json, opening=None)
 
 
 @click.command("diff")
 @click.argument("first", metavar="A", type=click.Path(path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(path_type=Path))
 @click.option("--tensors", default=20, show_default=True, type=click.IntRange(0), help="Tensors to list.")
-@json_option
-@steps_option
-def diff_command(first: Path, second: Path, tensors: int, as_json: bool, steps: str | None) -> None:
+@analysis
+def diff_command(first: Path, second: Path, tensors: int, as_json: bool, steps: str | None, all_steps: bool) -> None:
     """Print what got slower or faster from A to B, with 95 % intervals, worst first.
 
-    A and B are run folders or trace files. --steps leaves out, for example, the first steps of both.
+    A and B are run folders or trace files. The start-up of both is left out; --steps chooses others.
     """
     from ringtune.timeline.analysis.comparison import compare
+    from ringtune.timeline.analysis.headline import comparison_headline
     from ringtune.timeline.analysis.tables import comparison_view
 
-    found = compare(read_source((first,), steps), read_source((second,), steps), tensors)
-    show(found.to_json(), lambda: comparison_view(found), as_json)
+    both = [read_counted((one,), steps, all_steps) for one in (first, second)]
+    found = compare(both[0].trace, both[1].trace, tensors)
+    opening = comparison_headline(found)
+    startups = [None if one.startup is None else asdict(one.startup) for one in both]
+    document = {"headline": opening, "startup": startups, **found.to_json()}
+    show(document, lambda: Group(*opened(opening, *both), comparison_view(found)), as_json)
 
 
 @click.command("query")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
-from ringtune.timeline.merging.merge import join
+from ringtune.timeline.merging.merge import join, read_whole
 from ringtune.timeline.merging.parts import joinable, part_files
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.runs.run import Run
@@ -46,11 +47,15 @@ def _merged_in(folder: Path) -> Path | None:
 
 
 def _joined(paths: Sequence[Path]) -> Trace:
-    """One file as it is; several parts on one clock."""
-    traces = [read(path) for path in paths]
-    if not traces:
+    """One file as it is; several parts on one clock, without those that cannot be read, which standard error names."""
+    if not paths:
         raise RingtuneError("no trace named; give a run folder or a trace file")
-    if len(traces) == 1 and traces[0].source != "part":
+    traces, unread = read_whole(paths) if len(paths) > 1 else ([read(paths[0])], [])
+    if not traces:
+        raise RingtuneError(unread[0])
+    for sentence in unread:
+        print(f"ringtune warning: {sentence}", file=sys.stderr)
+    if len(paths) == 1 and traces[0].source != "part":
         return traces[0]
     usable, problems = joinable(traces)
     if problems:

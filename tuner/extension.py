@@ -21,7 +21,7 @@ from ringtune.tuner.advice import Advisor
 from ringtune.tuner.advisor import ProcessAdvisor
 from ringtune.tuner.fingerprint import JobDescription, cpu_model
 from ringtune.tuner.journal import Journal
-from ringtune.tuner.messages import sentence
+from ringtune.tuner.messages import knob_words, sentence
 from ringtune.tuner.online import OnlineTuner
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord
@@ -30,6 +30,7 @@ from ringtune.tuner.space import Space, Surroundings
 from ringtune.tuner.study import StudyOptions, default_storage
 from ringtune.tuner.warmup import WarmupTrace
 from ringtune.tuner.wire import Setup
+from ringtune.variables import PREFIX, TWIN_PREFIX
 
 if TYPE_CHECKING:
     from ringtune.session import Session
@@ -180,8 +181,12 @@ def surroundings(session: Session) -> Surroundings:
 
 def space_of(config: Config, default: Knobs, place: Surroundings | None = None) -> Space:
     """Return the searched space: without the knobs whose variables the user has set, under either prefix."""
-    fixed = [knob for variable, knob in _KNOB_OF_VARIABLE.items() if variable in config.given]
-    return Space.around(default, fixed, place)
+    fixed = {knob: name for name, knob in _KNOB_OF_VARIABLE.items() if name in config.given}
+    pinned = []
+    for knob, name in fixed.items():
+        word, value = knob_words(default, knob)
+        pinned.append(f"{word} ({value}, set by {TWIN_PREFIX if name in config.horovods else PREFIX}{name})")
+    return replace(Space.around(default, fixed, place), pinned=tuple(pinned))
 
 
 def online_options(config: Config, world: int) -> OnlineOptions:

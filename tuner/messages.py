@@ -36,20 +36,36 @@ _HIERARCHICAL = ("auto", "1", "0")
 
 def describe(knobs: Knobs) -> str:
     """Return a setting: ``fusion 32 MiB, cycle 0.25 ms``, and what else differs from `DEFAULTS`."""
-    words = [f"fusion {bytes_text(knobs.fusion_bytes)}", f"cycle {knobs.cycle_time_ns / 1e6:.3g} ms"]
+    words = [" ".join(knob_words(knobs, name)) for name in ("fusion_bytes", "cycle_time_ns")]
     if not knobs.step_schedule:
         words.append("no step schedule")
-    if knobs.algorithm:
-        words.append(f"algorithm {ALGORITHMS[knobs.algorithm]}")
-    if knobs.hierarchical:
-        words.append(f"hierarchical {SWITCH[knobs.hierarchical]}")
+    words += [" ".join(knob_words(knobs, name)) for name in ("algorithm", "hierarchical") if getattr(knobs, name)]
     if knobs.segment_bytes != DEFAULTS.segment_bytes:
-        words.append(f"segment {bytes_text(knobs.segment_bytes)}")
+        words.append(" ".join(knob_words(knobs, "segment_bytes")))
     if not knobs.cache_capacity:
         words.append("no cache")
     if knobs.nccl_streams != DEFAULTS.nccl_streams:
         words.append(f"{knobs.nccl_streams} NCCL streams")
     return ", ".join(words)
+
+
+def knob_words(knobs: Knobs, name: str) -> tuple[str, str]:
+    """Return a knob's name and value in words, for example ``("fusion", "32 MiB")``."""
+    return {
+        "fusion_bytes": ("fusion", bytes_text(knobs.fusion_bytes)),
+        "cycle_time_ns": ("cycle", f"{knobs.cycle_time_ns / 1e6:.3g} ms"),
+        "step_schedule": ("step schedule", "on" if knobs.step_schedule else "off"),
+        "algorithm": ("algorithm", ALGORITHMS[knobs.algorithm]),
+        "hierarchical": ("hierarchical", SWITCH[knobs.hierarchical]),
+        "segment_bytes": ("segment", bytes_text(knobs.segment_bytes)),
+        "cache_capacity": ("cache", f"{knobs.cache_capacity} tensors"),
+        "nccl_streams": ("NCCL streams", str(knobs.nccl_streams)),
+    }[name]
+
+
+def not_searched(record: StartRecord) -> str:
+    """Return what the environment keeps from being searched; empty where it does not."""
+    return f"not searched: {', '.join(record.not_searched)}" if record.not_searched else ""
 
 
 def settled(record: TrialRecord | ResultRecord) -> str:
@@ -81,9 +97,10 @@ def sentence(record: Record) -> str:
     """Return a record as one line."""
     if isinstance(record, StartRecord):
         known = f"; {record.stored_trials} trials of this job are stored" if record.stored_trials else ""
+        pinned = f"; {not_searched(record)}" if record.not_searched else ""
         return (
-            f"searching {', '.join(record.searched)} on {record.world} ranks, at most {record.max_trials} trials "
-            f"of {record.steps_per_trial} steps; default: {describe(record.default)}{known}"
+            f"searching {', '.join(record.searched) or 'nothing'} on {record.world} ranks, at most {record.max_trials} "
+            f"trials of {record.steps_per_trial} steps; default: {describe(record.default)}{known}{pinned}"
         )
     if isinstance(record, TrialRecord):
         left = ", left early" if record.state == "stopped-early" else ""

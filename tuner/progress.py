@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ringtune.timeline.runs.growing_lines import GrowingLines
 from ringtune.tuner.journal import parse_line
-from ringtune.tuner.messages import SOURCES, milliseconds, percent, sentence, settled, spread
+from ringtune.tuner.messages import SOURCES, milliseconds, not_searched, percent, sentence, settled, spread
 from ringtune.tuner.records import Record, ResultRecord, StartRecord, TrialRecord, parse
 
 _POLL_S = 0.2
@@ -137,7 +137,8 @@ class LiveView:
         """Return what is on the screen."""
         if self._start is None:
             return Text("ringtune tune: warming up", style="dim")
-        return Group(self._table(), self._status())
+        pinned = not_searched(self._start)
+        return Group(self._table(), *([Text(pinned, style="yellow")] if pinned else []), self._status())
 
     def _table(self) -> Table:
         table = Table("trial", "setting", "step time", "gain", "source", title="tuning", title_justify="left")

@@ -27,7 +27,11 @@ def knobs_fields(knobs: Knobs) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class StartRecord:
-    """A session begins: its default, its budget, and what is known about the job."""
+    """A session begins: its default, its budget, and what is known about the job.
+
+    ``not_searched``: settings that the environment pins, as texts: ``fusion (64 KiB, set by
+    RINGTUNE_FUSION_THRESHOLD)``.
+    """
 
     event: ClassVar[str] = "start"
     default: Knobs
@@ -37,10 +41,12 @@ class StartRecord:
     max_trials: int
     steps_per_trial: int
     stored_trials: int = 0
+    not_searched: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "event": self.event,
+            **({"not_searched": list(self.not_searched)} if self.not_searched else {}),
             "default": knobs_fields(self.default),
             "fingerprint": self.fingerprint,
             "world": self.world,

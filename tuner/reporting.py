@@ -82,6 +82,7 @@ class Reporter:
                 max_trials=options.max_trials,
                 steps_per_trial=options.steps_per_trial,
                 stored_trials=stored.trials,
+                not_searched=self._space.pinned,
             )
         )
 

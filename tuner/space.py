@@ -113,12 +113,14 @@ class Space:
         dimensions: The searched knobs with a scale; empty when the user has fixed them all.
         switches: The searched knobs without one.
         place: Where the job runs.
+        pinned: Settings that the user has fixed, in words.
     """
 
     default: Knobs = DEFAULTS
     dimensions: tuple[Dimension, ...] = SEARCHED
     switches: tuple[Switch, ...] = ()
     place: Surroundings = Surroundings()
+    pinned: tuple[str, ...] = ()
 
     @classmethod
     def around(cls, default: Knobs, fixed: Collection[str] = (), place: Surroundings | None = None) -> Space:

@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 
 from ringtune.dashboard.data.traffic import batch_columns, fill_histogram
 from ringtune.errors import RingtuneError
+from ringtune.timeline.analysis.headline import headline
 from ringtune.timeline.analysis.peer_wait import negotiation_peer_waits
+from ringtune.timeline.analysis.steps import counted
 from ringtune.timeline.analysis.stragglers import CAUSES, StepLateness, Stragglers, late_in_steps, stragglers
 from ringtune.timeline.analysis.summary import Summary, summarize
 from ringtune.timeline.spans import SpanTable, Trace
@@ -44,8 +46,10 @@ class Analysis:
     """The analyses of one timeline.
 
     Attributes:
-        document: ``summary`` (a part of `Summary.to_json`), ``stragglers`` (`Stragglers.to_json`, None where ranks
-            cannot be compared), ``why_not`` (the reason), ``waits`` (peers waited for in negotiation), ``fill``.
+        document: ``headline`` (what cost the job most), ``startup`` (a sentence: which steps all but the columns of
+            lateness and steps leave out; empty: none), ``summary`` (a part of `Summary.to_json`), ``stragglers``
+            (`Stragglers.to_json`, None where ranks cannot be compared), ``why_not`` (the reason), ``waits`` (peers
+            waited for in negotiation), ``fill``.
         columns: See the module.
         problems: Sentences about what is missing of the timeline.
     """
@@ -70,20 +74,25 @@ class Analysis:
 
 def analyse(trace: Trace, problems: tuple[str, ...] = ()) -> Analysis:
     """Return the analyses of a trace; an empty one where it holds no spans."""
+    whole, found = trace, counted(trace)
+    trace, startup = found.trace, found.startup
     summary = summarize(trace)
     late, why_not = None, ""
     try:
         late = stragglers(trace, largest=_ALL, permuted=False)
     except RingtuneError as error:
         why_not = str(error)
+    in_steps = late_in_steps(whole) if startup is not None else late.worst_steps if late else ()
     document = {
+        "headline": headline(trace, late),
+        "startup": startup.sentence() if startup is not None else "",
         "summary": _chosen(summary),
         "stragglers": _listed(late).to_json() if late is not None else None,
         "why_not": why_not,
         "waits": [asdict(one) for one in negotiation_peer_waits(trace.spans)],
         "fill": fill_histogram(trace),
     }
-    columns = {**_late_columns(late.worst_steps if late else ()), **_step_columns(trace.spans), **batch_columns(trace)}
+    columns = {**_late_columns(in_steps), **_step_columns(whole.spans), **batch_columns(trace)}
     return Analysis(orjson.loads(orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS)), columns, problems)
 
 

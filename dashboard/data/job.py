@@ -16,6 +16,7 @@ from ringtune.dashboard.data.step_totals import WARM_UP_STEPS
 from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.units import plain
 from ringtune.errors import RingtuneError
+from ringtune.timeline.analysis.steps import startup
 from ringtune.timeline.spans import PartInfo, Trace
 from ringtune.tuner.model.calibrate import Model, calibrate
 
@@ -37,8 +38,9 @@ def recorded(index: TimelineIndex, hosts: Sequence[str] = ()) -> Trace:
 def steady(trace: Trace, newest: int) -> Trace:
     """Return a trace of its newest steps alone, warm-up left out."""
     step = np.asarray(trace.spans.step)
-    last = int(step.max(initial=-1))
-    kept = trace.spans.take(step >= max(min(WARM_UP_STEPS, last - 1), last - newest + 1))
+    last, start = int(step.max(initial=-1)), startup(trace)
+    warm = WARM_UP_STEPS if start is None else start.last + 1
+    kept = trace.spans.take(step >= max(min(warm, last - 1), last - newest + 1))
     return replace(trace, spans=kept)
 
 

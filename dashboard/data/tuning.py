@@ -45,7 +45,8 @@ class TuningHistory:
     ``gains`` holds by trial the share of the default's step time saved, as the tuner compared both at about the same
     time; ``lost`` in the order of trials the time lost so far in ns (negative: won). A session with restarts tries
     variables of a run instead of knobs: ``settings`` holds them by trial (empty: the command as it is), ``kept`` those
-    of the result, ``failed`` trials without a step time, with the variables and the last line of the run.
+    of the result, ``failed`` trials without a step time, with the variables and the last line of the run;
+    ``not_searched`` what the environment pinned, in words.
     """
 
     trials: tuple[Trial, ...]
@@ -58,6 +59,7 @@ class TuningHistory:
     settings: dict[int, dict[str, str]] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
     failed: tuple[tuple[int, dict[str, str], str], ...] = ()
+    not_searched: tuple[str, ...] = ()
 
     @property
     def with_restarts(self) -> bool:
@@ -107,6 +109,7 @@ def history(rows: Sequence[dict[str, Any]], problems: Sequence[str] = ()) -> Tun
         settings=settings,
         kept=_variables(ends[-1]) if ends else {},
         failed=tuple((integer(row.get("trial"), -1), _variables(row), text(row.get("message"))) for row in failed),
+        not_searched=tuple(map(text, pinned)) if isinstance(pinned := start.get("not_searched"), list) else (),
     )
 
 
@@ -214,9 +217,10 @@ def words(past: TuningHistory) -> list[str]:
     tried = f"{len(past.trials)} trials" + (" so far" if past.result is None else "")
     tried += f", {stopped} of them stopped early because they were clearly slower." if stopped else "."
     tried += f" {len(past.failed)} more failed." if past.failed else ""
+    pinned = [plain(f"Not searched: {', '.join(past.not_searched)}.", 600)] if past.not_searched else []
     if past.result is None:
-        return ["The session is still searching, or it was ended without a result.", tried]
-    return [_decision(past, past.result), *_lost(past.result), tried]
+        return ["The session is still searching, or it was ended without a result.", tried, *pinned]
+    return [_decision(past, past.result), *_lost(past.result), tried, *pinned]
 
 
 def _decision(past: TuningHistory, result: TuningResult) -> str:

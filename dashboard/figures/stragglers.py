@@ -40,7 +40,7 @@ def late_heat(found: LateMap | None, scheme: Scheme = "light") -> go.Figure:
             xgap=1 if len(found.steps) <= 120 else 0,
             ygap=1 if rows <= 48 else 0,
             name=NAME,
-            colorbar=_bar(unit, scheme),
+            colorbar=_bar(found, (factor, unit), scheme),
         )
     )
     single = all(first == last for first, last in found.steps)
@@ -71,12 +71,22 @@ def _cells(found: LateMap, unit_ns: float) -> tuple[list[float], list[list[float
     return x, values, _hovers(found), f"%{{y}} · {about}<br>%{{text}}<extra></extra>"
 
 
-def _bar(unit: str, scheme: Scheme) -> dict[str, object]:
+def clipped_words(found: LateMap) -> str:
+    """Return where the colours end, if a cell is beyond; else nothing."""
+    top, worst = brightest_ns(found), float(found.mean_ns.max(initial=0.0))
+    return f"; colours end at {duration(top)}, the worst cell has {duration(worst)}" if worst > top else ""
+
+
+def _bar(found: LateMap, scale: tuple[float, str], scheme: Scheme) -> dict[str, object]:
+    factor, unit = scale
+    top = brightest_ns(found) / factor
+    ends = {"tickvals": [0, top], "ticktext": ["0", f"≥ {top:.3g}"]} if clipped_words(found) else {}
     return {
         "title": {"text": f"Lateness<br>({unit} a step)", "font": {"size": 12}},
         "tickfont": {"size": 12, "color": theme.ink(scheme).faint},
         "thickness": 12,
         "outlinewidth": 0,
+        **ends,
     }
 
 

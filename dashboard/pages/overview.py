@@ -17,12 +17,11 @@ from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.data.step_totals import Breakdown, StepSummary
 from ringtune.dashboard.data.steps import StepLine, Steps
 from ringtune.dashboard.figures import steps as figures
+from ringtune.dashboard.pages.stragglers import Seen, seen, timeline_href
+from ringtune.dashboard.pages.stragglers_verdict import LATE_FROM, opening
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import count, duration, number, percent, size
-
-LATE_FROM = 0.02
-"""A rank that computes at least this share longer than the median rank is called the slowest."""
 
 
 def layout(_context: Context, _route: Route) -> html.Div:
@@ -63,6 +62,7 @@ def layout(_context: Context, _route: Route) -> html.Div:
             dcc.Store(id=drawn_store("overview")),
             html.Div(id="overview-problems"),
             html.Div(id="overview-ending"),
+            html.Div(id="overview-opening"),
             charts,
             html.Div(
                 empty(
@@ -99,6 +99,19 @@ def numbers(summary: StepSummary, ranks: int) -> list[tuple[str, str, str]]:
             ("Slowest rank", f"rank {summary.latest_rank}" if late else "none", note if late else "ranks are even")
         )
     return found
+
+
+def _opening(context: Context, route: Route) -> list[dmc.Alert]:
+    """Return what cost the run's job most, as far as its timeline is read."""
+    run, found = context.run(route), seen(context, route, "lateness")
+    if run is None:
+        return []
+    analysis = found.analysis if isinstance(found, Seen) else None
+
+    def href(step: int, rank: int) -> str:
+        return timeline_href(analysis, route.run, (step, rank), context.prefix) if analysis is not None else ""
+
+    return opening(analysis, context.steps(run).summary, href)
 
 
 def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
@@ -245,6 +258,7 @@ def register(app: Dash, context: Context) -> None:
         Output("overview-breakdown", "figure"),
         Output("overview-phases", "figure"),
         Output("overview-facts", "children"),
+        Output("overview-opening", "children"),
         Output(drawn_store("overview"), "data"),
         Input("slow", "data"),
         Input("scheme", "data"),
@@ -254,7 +268,7 @@ def register(app: Dash, context: Context) -> None:
         route = context.route(pathname, "")
         run = context.run(route)
         if run is None:
-            return (no_update,) * 5
+            return (no_update,) * 6
         with context.cpu_budget.drawing(route):
             found, look = context.steps(run), scheme_of(scheme)
             lines = steps.lines(found)
@@ -263,6 +277,7 @@ def register(app: Dash, context: Context) -> None:
                 figures.breakdown(found.parts, look),
                 figures.phases(found.parts, look),
                 _fact_cards(run, context.machines(run)),
+                _opening(context, route),
                 _drawn(found, lines, pathname),
             )
 

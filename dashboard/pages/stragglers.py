@@ -185,11 +185,9 @@ def _answer(found: Seen, cause: str, steps: list[int] | None, prefix: str, about
     return {
         "map": figure.update_layout(uirevision=str(steps)),
         "size": {"height": figure.layout.height},
-        "words": parts.verdict(analysis),
+        "words": parts.verdict(analysis, href),
         "note": _note(drawn),
-        "tables": parts.tables(
-            analysis, lambda step, rank: timeline_href(analysis, about["run"], (step, rank), prefix)
-        ),
+        "tables": parts.tables(analysis, href),
         "steps": steps,
         "problems": problems(analysis.problems),
         "preparing": as_of(about["pace"]),
@@ -255,8 +253,8 @@ def _note(drawn: LateMap | None) -> str:
     if drawn is None:
         return "No steps were recorded: there is no map."
     ends = (drawn.steps[0][0], drawn.steps[-1][1])
-    whole = ends == drawn.recorded
-    return _reached(ends, drawn.steps[0][1] - drawn.steps[0][0] + 1, ends[1] if whole else drawn.recorded[1])
+    last = ends[1] if ends == drawn.recorded else drawn.recorded[1]
+    return _reached(ends, drawn.steps[0][1] - drawn.steps[0][0] + 1, last) + figures.clipped_words(drawn)
 
 
 def _reached(ends: tuple[int, int], width: int, last: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dash_ag_grid as dag
@@ -12,53 +12,93 @@ from dash import dcc
 from ringtune.dashboard.components import card, table
 from ringtune.dashboard.data.analysis import Analysis
 from ringtune.dashboard.data.lateness import LateRank, late_ranks
-from ringtune.dashboard.units import count, duration, plain, probability
+from ringtune.dashboard.data.step_totals import StepSummary
+from ringtune.dashboard.units import count, duration, percent, plain, probability
 from ringtune.timeline.analysis.stragglers import CAUSES
 
 LISTED = 12
+LATE_FROM = 0.02
+"""A rank that computes at least this share longer than the median rank is called the slowest."""
+Href = Callable[[int, int], str]
 _NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
-MEANING = {
-    "compute": "submitted its gradients last",
-    "negotiation": "learned last that a batch may run",
-    "network": "ended its collectives last",
-}
 
 
 def sentences(found: Analysis) -> list[str]:
-    """Return which rank is a straggler and why, a sentence each; empty where none is."""
+    """Return what the job lost and to whom, worst first, or why ranks cannot be compared."""
     said = found.document["stragglers"]
-    steps = int(said["steps"]) if said else 0
-    lines = []
-    for rank in late_ranks(found):
-        for cause in rank.verdict:
-            last, total, p = rank.causes[cause]
-            lines.append(
-                f"Rank {rank.rank} is late by {cause} in {count(last)} of {count(steps)} steps, "
-                f"{duration(total / max(1, last))} each: it {MEANING[cause]}. Significant (p {probability(p)})."
-            )
-    return lines
+    return [_said(line) for line in (said["sentences"] if said else [found.document["why_not"]])]
 
 
-def verdict(found: Analysis) -> dmc.Alert:
-    """Return what the tests say."""
-    if found.document["stragglers"] is None:
-        title, lines, color = "Ranks cannot be compared here", [plain(found.document["why_not"], 300)], "gray"
-    elif lines := sentences(found):
-        ranks = sorted({rank.rank for rank in late_ranks(found) if rank.verdict})
-        title = (
-            f"Rank {ranks[0]} makes the others wait" if len(ranks) == 1 else f"{len(ranks)} ranks make the others wait"
-        )
-        color = "orange"
+def _said(sentence: str) -> str:
+    """Return a sentence of an analysis as it stands on a page."""
+    line = plain(sentence, 400)
+    return line[:1].upper() + line[1:] + "." * (not line.endswith("."))
+
+
+def opening_words(found: Analysis | None, summary: StepSummary | None) -> str:
+    """Return the first sentence about a run: what cost the job most and one action; empty where nothing is known.
+
+    Args:
+        found: The analysis of its timeline; None where none was recorded.
+        summary: Its step logs in a few numbers.
+    """
+    if found is not None and found.document["headline"]:
+        return _said(found.document["headline"])
+    if summary is None:
+        return ""
+    record = "record a timeline to see where (ringtune run --timeline trace.json)"
+    if summary.latest_rank >= 0 and summary.latest_lead >= LATE_FROM:
+        longer = percent(summary.latest_lead)
+        return f"Rank {summary.latest_rank} computes {longer} longer than the median rank: {record}."
+    if summary.exposed_share >= LATE_FROM:
+        return f"Communication blocked the training for {percent(summary.exposed_share)} of the time: {record}."
+    return "Ranks are even and communication blocks nobody: profile the computing to make this job faster."
+
+
+def opening(found: Analysis | None, summary: StepSummary | None, href: Href) -> list[dmc.Alert]:
+    """Return the first sentence with a link to the step to look at; ``href(step, rank)`` is where a step leads."""
+    words = opening_words(found, summary)
+    if not words:
+        return []
+    said = found.document["stragglers"] if found is not None else None
+    worst = said["verdicts"][0] if said and said["verdicts"] else None
+    left = found.document["startup"] if found is not None else ""
+    note = [dmc.Text(_said(left), size="xs", c="dimmed")] if left else []
+    text = dmc.Text([words, *_show(href(worst["worst_step"], worst["rank"]) if worst else "")], size="sm")
+    return [dmc.Alert([text, *note], color=_color(said), radius="md", mb="md")]
+
+
+def _color(said: Mapping[str, Any] | None) -> str:
+    """Return green only where no rank's lateness costs a percent of the job."""
+    if said is None:
+        return "gray"
+    return "orange" if said["verdicts"] else "yellow" if said["turns"] else "teal"
+
+
+def _show(place: str) -> list[Any]:
+    return [" ", dcc.Link("Show it", href=place, className="rt-link")] if place else []
+
+
+def verdict(found: Analysis, href: Href) -> dmc.Alert:
+    """Return who is to blame, with a link to the worst step of each; ``href(step, rank)`` is where a step leads."""
+    said, lines = found.document["stragglers"], sentences(found)
+    blamed = said["verdicts"] if said else []
+    ranks = sorted({one["rank"] for one in blamed})
+    if said is None:
+        title = "Ranks cannot be compared here"
+    elif ranks:
+        title = f"Rank {ranks[0]} makes" if len(ranks) == 1 else f"{len(ranks)} ranks make"
+        title += " the others wait"
     else:
-        title, lines, color = (
-            "No straggler",
-            ["No rank is late both significantly often and by enough to matter."],
-            "teal",
-        )
-    return dmc.Alert([dmc.Text(line, size="sm") for line in lines], title=title, color=color, radius="md")
+        title = "No straggler, but ranks wait for one another" if said["turns"] else "No straggler"
+    places = [href(one["worst_step"], one["rank"]) for one in blamed] + [""] * len(lines)
+    rows = [dmc.Text([line, *_show(place)], size="sm") for line, place in zip(lines, places, strict=False)]
+    if found.document["startup"]:
+        rows.append(dmc.Text(_said(found.document["startup"]), size="xs", c="dimmed"))
+    return dmc.Alert(rows, title=title, color=_color(said), radius="md")
 
 
-def tables(found: Analysis, href: Callable[[int, int], str]) -> Any:
+def tables(found: Analysis, href: Href) -> Any:
     """Return the tables; ``href(step, rank)`` is where a step leads."""
     said = found.document["stragglers"]
     if said is None:
@@ -121,7 +161,7 @@ def _row(rank: LateRank) -> dict[str, Any]:
     return row
 
 
-def _lists(said: dict[str, Any], href: Callable[[int, int], str]) -> dmc.SimpleGrid:
+def _lists(said: dict[str, Any], href: Href) -> dmc.SimpleGrid:
     worst = [
         (_link(step["step"], href(step["step"], step["rank"])), step["cause"], str(step["rank"]),
          duration(step["lateness_ns"]))

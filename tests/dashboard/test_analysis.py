@@ -12,9 +12,9 @@ import pytest
 from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis, save
 from ringtune.dashboard.data.lateness import COLUMN_LIMIT, ROW_LIMIT, cell_at, late_map, late_ranks, place_of
 from ringtune.dashboard.data.timeline import prepare, store, trace
-from ringtune.dashboard.figures.stragglers import late_heat
+from ringtune.dashboard.figures.stragglers import clipped_words, late_heat
 from ringtune.dashboard.pages.stragglers import zoomed
-from ringtune.dashboard.pages.stragglers_verdict import sentences
+from ringtune.dashboard.pages.stragglers_verdict import sentences, verdict
 from ringtune.timeline.spans import Trace, concatenate
 from tests.timeline.scenario import Scenario, simulate
 
@@ -39,13 +39,29 @@ def test_the_late_rank_of_the_schedule_is_the_only_row_that_glows(done: Analysis
     assert np.all(found.mean_ns[3] == 900_000) and np.all(found.mean_ns[:3] == 0)
     assert late_map(done, "network").late_steps.sum() == 0  # type: ignore[union-attr]
     assert sentences(done) == [
-        "Rank 3 is late by compute in 60 of 60 steps, 900 µs each: it submitted its gradients last. "
-        "Significant (p <0.0001)."
+        "6.0 % of the job (54.0 ms) was lost to rank 3 always (in 60 of 60 steps), by compute: look at rank 3 in step "
+        "0."
     ]
 
 
+def test_a_verdict_is_green_only_where_no_lateness_costs_a_percent() -> None:
+    def alert(plan: Scenario) -> Any:
+        job, _ = simulate(plan)
+        parts = tuple(job.part_info(rank) for rank in job.spans)
+        found = analyse(Trace(concatenate(list(job.spans.values())), (), parts, "merged", "job"))
+        return verdict(found, lambda step, rank: f"{step}/{rank}")
+
+    colors = {"one stall": alert(Scenario(steps=40, pauses={(2, 17): 900_000_000}))}
+    colors |= {"turns": alert(Scenario(steps=40, jitter_ns=8_000_000)), "even": alert(Scenario(steps=40))}
+    assert {name: one.color for name, one in colors.items()} == {
+        "one stall": "orange", "turns": "yellow", "even": "teal",
+    }  # fmt: skip
+    said = colors["one stall"].children[0].children
+    assert "lost to rank 2 in 1 stall (step 17), by compute" in said[0] and said[-1].href == "17/2"
+
+
 def test_each_cause_shows_the_rank_that_is_slow_by_it() -> None:
-    plan = Scenario(ranks=4, steps=40, jitter_ns=1000, slow_compute={1: 700_000}, slow_link={2: 90_000})
+    plan = Scenario(ranks=4, steps=40, jitter_ns=1000, slow_compute={1: 700_000}, slow_link={2: 290_000})
     job, _ = simulate(plan)
     parts = tuple(job.part_info(rank) for rank in job.spans)
     found = analyse(Trace(concatenate(list(job.spans.values())), (), parts, "merged", "job"))
@@ -132,6 +148,17 @@ def test_one_rank_alone_says_why_there_is_nothing_to_compare(tmp_path: Path) -> 
     drawn = late_map(found)
     assert drawn is not None and drawn.late_steps.sum() == 0
     assert late_heat(drawn).layout.xaxis.title.text == "Step"
+
+
+def test_a_map_says_where_its_colours_end() -> None:
+    rows = [(step, 0, 0, 1_000_000) for step in range(120)]
+    maps = [late_map(of_rows(2, 120, found)) for found in (rows, [*rows[:-1], (119, 0, 0, 10**9)])]
+    assert maps[0] is not None and maps[1] is not None
+    even, clipped = (late_heat(one).data[0] for one in maps)
+    assert (even.zmax, clipped.zmax) == (1.0, 1.0)
+    assert (even.colorbar.ticktext, clipped.colorbar.ticktext) == (None, ("0", "≥ 1"))
+    said = "; colours end at 1.00 ms, the worst cell has 1.00 s"
+    assert [clipped_words(one) for one in maps if one is not None] == ["", said]
 
 
 def test_the_map_of_nothing_is_empty_but_whole() -> None:

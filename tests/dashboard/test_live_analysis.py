@@ -13,7 +13,7 @@ from ringtune.dashboard.data.live.analysis import LiveAnalysis
 from ringtune.dashboard.data.live.steps import last_step, newest_steps, steps_between
 from ringtune.dashboard.data.live.timeline import LiveTimeline
 from ringtune.dashboard.data.timeline import trace
-from ringtune.timeline.analysis.summary import select_steps
+from ringtune.timeline.analysis.steps import select_steps
 from ringtune.timeline.spans import Trace
 from tests.dashboard.folders import Recording
 

@@ -29,7 +29,10 @@ def test_the_report_opens_from_a_file_without_any_request(visit: Visit, runs: di
     ]  # fmt: skip
     assert "60 steps of 15.3 ms" in visit.page.locator("section").first.inner_text()
     assert visit.page.locator('[data-title*="Share"]').count() == 0
-    assert "Rank 3 is late by compute in 60 of 60 steps" in visit.page.locator("section:has(#figure-4)").inner_text()
+    assert (
+        "lost to rank 3 always (in 60 of 60 steps), by compute"
+        in visit.page.locator("section:has(#figure-4)").inner_text()
+    )
     begins = {"Save as PNG": b"\x89PNG", "Save as SVG": b"<svg", "Save the data as CSV": b"\xef\xbb\xbfseries,Step,"}
     for word, begin in begins.items():
         with visit.page.expect_download() as saved:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
-from ringtune.timeline.merging.merge import Engine, merge
+from ringtune.timeline.merging.merge import Engine, join, merge
 from ringtune.timeline.merging.merged_file import in_file_order
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable, Trace, concatenate
 from ringtune.timeline.synthetic.generate import GeneratedJob, HostClock, Schedule, generate
+from ringtune.timeline.vocabulary import Stage
 from tests.conftest import needs
+from tests.timeline.scenario import Scenario, ScenarioTruth, simulate
 
 TWO_HOSTS = ("host-a", "host-a", "host-b", "host-b")
 SKEWED = {"host-b": HostClock(offset_ns=-777_000_123_456, drift_ppm=40.0, error_ns=1_500)}
@@ -81,6 +85,29 @@ def make_spans(specs: list[tuple[int, int]], *, stage: int, rank: int = 0) -> Sp
     return SpanTable(**columns, names=("span",), tensors=("",))
 
 
+def trace_of(plan: Scenario) -> tuple[Trace, ScenarioTruth]:
+    """A simulated job as a joined trace, and its truth."""
+    job, truth = simulate(plan)
+    return join([Trace(job.spans[rank], (), (job.part_info(rank),), "part") for rank in job.spans]), truth
+
+
+def with_ranges(
+    trace: Trace, length_ns: Callable[[int, int], int], name: str = "load batch", stage: Stage = Stage.RANGE
+) -> Trace:
+    """The trace with one range at the begin of every step, of a length that depends on the rank and the step."""
+    steps = trace.spans.of_stage(Stage.STEP)
+    where = zip(steps.rank.tolist(), steps.step.tolist(), strict=True)
+    length = np.array([length_ns(rank, step) for rank, step in where], dtype=np.int64)
+    ranges = replace(
+        steps,
+        stage=np.full(len(steps), stage, dtype=np.uint8),
+        end_ns=steps.begin_ns + length,
+        name=np.zeros(len(steps), dtype=np.int32),
+        names=(name,),
+    )
+    return replace(trace, spans=concatenate([trace.spans, ranges]))
+
+
 __all__ = [
     "NEEDED",
     "QUICK",
@@ -93,6 +120,8 @@ __all__ = [
     "make_spans",
     "merged",
     "rows",
+    "trace_of",
     "truth_table",
+    "with_ranges",
     "write_json",
 ]

@@ -40,6 +40,8 @@ class Scenario:
     transfer_ns: int = 2_000_000
     update_ns: int = 1_000_000
     slow_compute: Mapping[int, int] = field(default_factory=dict)
+    pauses: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """Nanoseconds that a rank computes longer in one step, by (rank, step)."""
     slow_control: Mapping[int, int] = field(default_factory=dict)
     slow_link: Mapping[int, int] = field(default_factory=dict)
     scheduled: bool = False
@@ -240,7 +242,10 @@ def simulate(plan: Scenario | None = None) -> tuple[GeneratedJob, ScenarioTruth]
     real, ideal = (_Simulation(plan, schedule.start_ns, ideal=kind) for kind in (False, True))
     for step in range(plan.steps):
         jitter = random.integers(0, plan.jitter_ns + 1, plan.ranks).tolist()
-        compute = [plan.compute_ns + jitter[rank] + plan.slow_compute.get(rank, 0) for rank in range(plan.ranks)]
+        compute = [
+            plan.compute_ns + jitter[rank] + plan.slow_compute.get(rank, 0) + plan.pauses.get((rank, step), 0)
+            for rank in range(plan.ranks)
+        ]
         for simulation in (real, ideal):
             simulation.step(step, compute)
     last = max(real.now, key=lambda node: (node.at_ns, -node.rank))

@@ -19,18 +19,12 @@ from ringtune.timeline.analysis.critical_path import critical_path
 from ringtune.timeline.analysis.efficiency import efficiency
 from ringtune.timeline.analysis.stragglers import CAUSES, stragglers
 from ringtune.timeline.inputs import load
-from ringtune.timeline.merging.merge import join, merge
+from ringtune.timeline.merging.merge import merge
 from ringtune.timeline.spans import SpanTable, Trace, concatenate
 from ringtune.timeline.synthetic.generate import HostClock
 from ringtune.timeline.vocabulary import Stage
-from tests.timeline.helpers import SKEWED, TWO_HOSTS, make_spans
+from tests.timeline.helpers import SKEWED, TWO_HOSTS, make_spans, trace_of, with_ranges
 from tests.timeline.scenario import Scenario, ScenarioTruth, simulate
-
-
-def trace_of(plan: Scenario) -> tuple[Trace, ScenarioTruth]:
-    """A simulated job as a joined trace, and its truth."""
-    job, truth = simulate(plan)
-    return join([Trace(job.spans[rank], (), (job.part_info(rank),), "part") for rank in job.spans]), truth
 
 
 def slow(ranks: int, largest: int) -> st.SearchStrategy[dict[int, int]]:
@@ -291,23 +285,11 @@ def test_diff_finds_what_was_changed_and_only_that() -> None:
     }
 
 
-def with_ranges(trace: Trace, length_ns: dict[int, int]) -> Trace:
-    """The trace with one range at the begin of every step, of a length that depends on the rank."""
-    steps = trace.spans.of_stage(Stage.STEP)
-    length = np.array([length_ns[rank] for rank in steps.rank.tolist()], dtype=np.int64)
-    ranges = replace(
-        steps,
-        stage=np.full(len(steps), Stage.RANGE, dtype=np.uint8),
-        end_ns=steps.begin_ns + length,
-        name=np.zeros(len(steps), dtype=np.int32),
-        names=("load batch",),
-    )
-    return replace(trace, spans=concatenate([trace.spans, ranges]))
-
-
 def test_diff_compares_the_users_ranges_rank_by_rank() -> None:
     trace, _ = trace_of(Scenario(ranks=2, steps=40))
-    found = compare(with_ranges(trace, {0: 1000, 1: 1000}), with_ranges(trace, {0: 1000, 1: 6000}))
+    found = compare(
+        with_ranges(trace, lambda rank, _: 1000), with_ranges(trace, lambda rank, _: 6000 if rank else 1000)
+    )
     ranges = {change.what: change for change in found.changes if change.kind == "range"}
     assert {what: change.difference_ns for what, change in ranges.items()} == {
         "load batch, rank 0": 0,

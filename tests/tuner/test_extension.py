@@ -17,6 +17,8 @@ from ringtune.knobs import Knobs
 from ringtune.tuner import extension
 from ringtune.tuner.extension import TunerExtension, open_tuner, space_of
 from ringtune.tuner.landscape import Noise, SimulatedRun, SyntheticJob
+from ringtune.tuner.messages import sentence
+from ringtune.tuner.records import StartRecord, parse
 
 online_options = extension.online_options
 SMALL = SyntheticJob(gradients=400, backward_ns=2e6, bytes=4 << 20, latency_ns=20e3)
@@ -242,6 +244,23 @@ def test_knobs_that_the_user_sets_are_left_alone(prefix: str) -> None:
     space = space_of(config, config.knobs)
     assert [dimension.name for dimension in space.dimensions] == ["cycle_time_ns"]
     assert space.default.fusion_bytes == 1 << 20
+    assert space.pinned == (f"fusion (1 MiB, set by {prefix}FUSION_THRESHOLD)",)
+
+
+def test_every_knob_that_the_user_sets_is_said_not_to_be_searched() -> None:
+    given = {
+        "FUSION_THRESHOLD": "65536", "CYCLE_TIME": "2.5", "SEGMENT_BYTES": "131072", "CACHE_CAPACITY": "0",
+        "ALGORITHM": "ring", "HIERARCHICAL_ALLREDUCE": "0", "STEP_SCHEDULE": "0", "NUM_NCCL_STREAMS": "4",
+    }  # fmt: skip
+    config = Config.from_environ({f"RINGTUNE_{name}": value for name, value in given.items()})
+    space = space_of(config, config.knobs, extension.Surroundings(hosts=2, local=2))
+    texts = ("fusion (64 KiB", "cycle (2.5 ms", "segment (128 KiB", "cache (0 tensors", "algorithm (ring",
+             "hierarchical (off", "step schedule (off", "NCCL streams (4")  # fmt: skip
+    said = [f"{text}, set by RINGTUNE_{name})" for text, name in zip(texts, given, strict=True)]
+    assert sorted(space.pinned) == sorted(said) and space.names == ()
+    start = StartRecord(space.default, "ab", 4, space.names, 16, 10, not_searched=space.pinned)
+    assert parse(start.as_dict()) == start
+    assert all(text in sentence(start) for text in said)
 
 
 def test_the_budget_comes_from_the_environment() -> None:

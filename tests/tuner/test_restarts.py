@@ -88,7 +88,7 @@ def play(
     records: list[Record] = []
     put: Callable[[Record], None] = records.append
     kept = memory or FakeMemory()
-    session = RestartSession(runner, lambda first: (choices, kept), options or RestartOptions(world=2), put)
+    session = RestartSession(runner, lambda first: (choices, kept, ()), options or RestartOptions(world=2), put)
     result = session.run()
     assert records[-1] is result
     for record in records:
@@ -301,7 +301,7 @@ class LargeRunner(FakeRunner):
 def large_session(memory: StudyMemory | FakeMemory) -> tuple[list[Record], LargeRunner]:
     records: list[Record] = []
     runner = LargeRunner({})
-    RestartSession(runner, lambda first: (LARGE, memory), RestartOptions(world=2), records.append).run()
+    RestartSession(runner, lambda first: (LARGE, memory, ()), RestartOptions(world=2), records.append).run()
     return records, runner
 
 

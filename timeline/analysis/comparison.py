@@ -17,7 +17,7 @@ from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.batches import rank_steps
 from ringtune.timeline.analysis.intervals import intersection, length
 from ringtune.timeline.analysis.significance import Floats, bootstrap_difference, holm, mann_whitney, thinned
-from ringtune.timeline.analysis.summary import step_lengths
+from ringtune.timeline.analysis.steps import step_lengths
 from ringtune.timeline.spans import Ints, SpanTable, Trace
 from ringtune.timeline.vocabulary import DEVICE_STAGES, Stage
 

@@ -73,7 +73,7 @@ def lateness_by_cause(trace: Trace, table: BatchTable, clocks: ClockErrors) -> t
         errors = errors + bounds[:, None] + bounds
     carried, late = _compute(trace, table, errors)
     found = {
-        "compute": _per_step(table.step, *late),
+        "compute": _per_step(_step_of_late(trace, table, *late), *late),
         "negotiation": _per_step(table.step, *_negotiated(table, errors)),
         "network": _per_step(table.step, *_last(table.end, errors)),
     }
@@ -182,6 +182,23 @@ def _compute(trace: Trace, table: BatchTable, errors: NDArray[np.float64]) -> tu
     sums = np.zeros(len(table.ranks), dtype=np.int64)
     np.add.at(sums, brought.column[brought.column >= 0], brought.lateness[brought.column >= 0])
     return sums, (np.where(own > 0, last, -1), own)
+
+
+def _step_of_late(trace: Trace, table: BatchTable, last: Ints, lateness: Ints) -> Ints:
+    """The step in which the last rank of each batch was when it became late: a pause between submitting a step's last
+    gradients and its end delays the first batch of the step after.
+    """
+    steps, found = trace.spans.of_stage(Stage.STEP), table.step.copy()
+    for column, rank in enumerate(table.ranks):
+        rows, own = np.flatnonzero(last == column), steps.of_rank(rank)
+        own = own.take(np.argsort(own.begin_ns, kind="stable"))
+        middle = table.submit[rows, column] - lateness[rows] // 2
+        place = np.searchsorted(own.begin_ns, middle, side="right") - 1
+        known = place >= 0
+        rows, middle, place = rows[known], middle[known], place[known]
+        within = middle < own.end_ns[place]
+        found[rows[within]] = own.step[place[within]]
+    return found
 
 
 def _released(trace: Trace, rank: int, before: Ints) -> Ints:

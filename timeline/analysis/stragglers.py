@@ -1,8 +1,9 @@
-"""Stragglers: who made the others wait, how often, by how much, by which cause, and whether that is significant.
+"""Stragglers: who made the others wait, when, by which cause, and what it cost the job.
 
-Lateness and its causes are those of `ringtune.timeline.analysis.lateness`. Batches of a step are not independent: a
-rank late in one is late in the next. So a step counts once, with the latest of its batches, and the tests draw steps:
-per rank a one-sided binomial test against 1/R (Holm's correction), over all ranks a permutation test of the lateness.
+Lateness and its causes are those of `ringtune.timeline.analysis.lateness`, the verdicts those of
+`ringtune.timeline.analysis.verdicts`. Batches of a step are not independent: a rank late in one is late in the next. So
+a step counts once, with the latest of its batches. Evidence beside the verdicts are tests that draw steps: per rank a
+one-sided binomial test against 1/R (Holm's correction), over all ranks a permutation test of the lateness.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from ringtune.timeline.analysis.arrivals import (
     clock_errors,
 )
 from ringtune.timeline.analysis.batches import batch_table
-from ringtune.timeline.analysis.lateness import Late, lateness_by_cause, of_batches, of_ticks
+from ringtune.timeline.analysis.lateness import Evidence, Late, lateness_by_cause, of_batches, of_ticks
+from ringtune.timeline.analysis.patterns import Job
 from ringtune.timeline.analysis.significance import binomial_tail, holm, permutation_test
+from ringtune.timeline.analysis.steps import step_lengths
+from ringtune.timeline.analysis.verdicts import Turns, Verdict, find_verdicts, sentence, turns_sentence
 from ringtune.timeline.spans import Ints, Trace
+from ringtune.timeline.vocabulary import Stage
 
 CAUSES = ("compute", "negotiation", "network")
-
-SURE = 0.01
-MATERIAL = 0.002
-"""A rank is called a straggler when its p-value is below `SURE` and its lateness at least this share of the job."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class CauseLateness:
 
 @dataclass(frozen=True)
 class RankLateness:
-    """One rank. ``carried_ns``: lateness of its submits inherited from being released late; ``verdict``: causes that
-    are significant and material, strongest first.
+    """One rank. ``carried_ns``: lateness of its submits inherited from being released late; ``verdict``: causes of the
+    verdicts about it, by cost.
     """
 
     rank: int
@@ -86,8 +87,13 @@ class StepLateness:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Everything. ``significance``: p-value of the permutation test over all ranks, by cause (1: nothing to test)."""
+    """Everything, by cost. ``significance``: p-value of the permutation test over all ranks, by cause (1: nothing to
+    test). ``job_ns``: what the verdicts' costs are shares of.
+    """
 
+    verdicts: tuple[Verdict, ...]
+    turns: tuple[Turns, ...]
+    job_ns: int
     steps: int
     batches: int
     incomplete: int
@@ -97,9 +103,14 @@ class Stragglers:
     worst_steps: tuple[StepLateness, ...]
     significance: dict[str, float]
 
+    def sentences(self) -> list[str]:
+        """Return what the job lost and to whom, worst first; never empty."""
+        found = [sentence(one) for one in self.verdicts] + ([turns_sentence(self.turns)] if self.turns else [])
+        return found or ["no straggler: no rank's lateness costs a percent of the job"]
+
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
+        """Return plain data, sentences included."""
+        return {"sentences": self.sentences(), **asdict(self)}
 
 
 def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Stragglers:
@@ -125,8 +136,13 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
         _rank((column, rank, hosts.get(rank, "")), evidence.late, tests, evidence.carried)
         for column, rank in enumerate(evidence.ranks)
     ]
-    ranks = [replace(rank, verdict=_verdict(rank, evidence.length_ns)) for rank in ranks]
+    job = _job(trace, evidence)
+    verdicts, turns = find_verdicts(trace, evidence.late, tests, evidence.ranks, job)
+    ranks = [replace(rank, verdict=_causes_of(rank.rank, verdicts)) for rank in ranks]
     return Stragglers(
+        verdicts=verdicts,
+        turns=turns,
+        job_ns=job.length_ns,
         steps=evidence.steps,
         batches=evidence.batches,
         incomplete=evidence.incomplete,
@@ -180,13 +196,17 @@ def _rank(
     return RankLateness(rank, host, causes, int(carried[column]), ())
 
 
-def _verdict(rank: RankLateness, job_ns: int) -> tuple[str, ...]:
-    sure = [
-        cause
-        for cause, late in rank.causes.items()
-        if late.p_value < SURE and late.total_ns > 0 and late.total_ns >= MATERIAL * job_ns
-    ]
-    return tuple(sorted(sure, key=lambda cause: -rank.causes[cause].total_ns))
+def _causes_of(rank: int, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.cause for one in verdicts if one.rank == rank))
+
+
+def _job(trace: Trace, evidence: Evidence) -> Job:
+    """From the first step's begin to the last one's end; without steps as long as the batches took."""
+    steps = trace.spans.of_stage(Stage.STEP)
+    length = int(steps.end_ns.max() - steps.begin_ns.min()) if len(steps) else evidence.length_ns
+    lengths = step_lengths(trace.spans)[1]
+    step = float(np.median(lengths)) if len(lengths) else length / max(1, evidence.steps)
+    return Job(max(1, length), step, len(evidence.ranks))
 
 
 def _hosts(ranks: Sequence[RankLateness]) -> Iterator[HostLateness]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from ringtune.timeline.analysis.fusion import Fusion, fusion
 from ringtune.timeline.analysis.peer_wait import Negotiation, PeerWait, negotiations, peer_waits
 from ringtune.timeline.analysis.phases import Exposure, StageTime, exposure, stage_times
 from ringtune.timeline.analysis.staged import device_clock_errors
-from ringtune.timeline.spans import Ints, SpanTable, Trace
+from ringtune.timeline.analysis.steps import select_steps, step_lengths
+from ringtune.timeline.spans import SpanTable, Trace
 from ringtune.timeline.vocabulary import ERROR, KNOBS, STALL, Stage
 
 FORMAT = 1
@@ -150,24 +151,6 @@ def summarize(
         peer_waits=peer_waits(spans),
         negotiations=negotiations(spans) if trace.source in ("part", "merged") else (),
     )
-
-
-def select_steps(trace: Trace, first: int | None, end: int | None) -> Trace:
-    """Return the trace with only the spans of the steps first <= step < end; spans of no known step are left out."""
-    step = trace.spans.step
-    chosen = step >= max(0, first or 0)
-    if end is not None:
-        chosen &= step < end
-    return replace(trace, spans=trace.spans.take(chosen))
-
-
-def step_lengths(spans: SpanTable) -> tuple[Ints, Ints]:
-    """Return (step, length in ns): each step is as long as the slowest of its ranks."""
-    whole = spans.take(spans.in_stage(Stage.STEP) & (spans.step >= 0))
-    steps, place = np.unique(whole.step, return_inverse=True)
-    longest = np.zeros(len(steps), dtype=np.int64)
-    np.maximum.at(longest, place, whole.duration_ns)
-    return steps, longest
 
 
 def step_times(spans: SpanTable) -> StepTimes | None:

@@ -68,7 +68,7 @@ def _cause(name: str) -> str:
 
 
 def stragglers_view(found: Stragglers) -> RenderableType:
-    """Who the others waited for, why, and whether that is significant."""
+    """Who else made the others wait than the first sentence says, and the evidence."""
     table = new_table(
         f"Last in how many of {found.steps} steps, and by how much (all batches with all ranks: {found.batches})",
         "rank", "host", *(f"{cause}: steps" if part == 0 else ("late" if part == 1 else "p")
@@ -77,7 +77,7 @@ def stragglers_view(found: Stragglers) -> RenderableType:
     for rank in found.ranks:
         table.add_row(str(rank.rank), rank.host or "-", *_cause_cells(rank), time_text(rank.carried_ns),
                       ", ".join(rank.verdict) or "-")  # fmt: skip
-    parts: list[RenderableType] = [*_verdicts(found), table]
+    parts: list[RenderableType] = [*(Text(one) for one in found.sentences()[1:]), table]
     if len(found.hosts) > 1:
         parts.append(_host_table(found))
     return Group(*parts, *_lists(found))
@@ -89,18 +89,6 @@ def _cause_cells(rank: RankLateness) -> list[str]:
         late = rank.causes[cause]
         cells += [str(late.steps_last), time_text(late.total_ns), _p_text(late.p_value)]
     return cells
-
-
-def _verdicts(found: Stragglers) -> list[Text]:
-    sentences = []
-    for rank in found.ranks:
-        for cause in rank.verdict:
-            late = rank.causes[cause]
-            sentences.append(
-                f"rank {rank.rank} is late by {cause} in {late.steps_last} of {found.steps} steps, "
-                f"{time_text(late.total_ns / max(1, late.steps_last))} each; significant (p {_p_text(late.p_value)})"
-            )
-    return [Text(sentence, "bold") for sentence in sentences or ["no straggler: no rank is late significantly often"]]
 
 
 def _host_table(found: Stragglers) -> RenderableType:

@@ -97,13 +97,19 @@ def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:
     return merge(parts, output if output is not None else layout.timeline_file(folder))
 
 
-def _read_parts(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:
+def read_whole(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:
+    """Read files that are joined; the sentences are about those that cannot be read."""
     traces, problems = [], []
     for path in paths:
         try:
             traces.append(reader.read(path))
         except TraceIoError as error:
             problems.append(str(error))
+    return traces, problems
+
+
+def _read_parts(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:
+    traces, problems = read_whole(paths)
     usable, unusable = joinable(traces)
     return usable, sorted(problems + unusable)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from ringtune import layout
 from ringtune.errors import TraceIoError
 from ringtune.timeline.reading.collect import Collector
 from ringtune.timeline.reading.foreign import foreign_trace, horovod_trace
@@ -39,6 +40,11 @@ def read_events(file: Path) -> Trace:
             f"{file}: no trace: none of its {skipped} entries is a trace event; give a Chrome trace or a run folder"
         )
     trace = interpret(file, stream, collector)
+    if stream.truncated and not collector.headers and file.match(layout.RANK_FILES) and not len(trace.spans):
+        raise TraceIoError(
+            f"{file}: this rank's part is torn inside its header (the rank was killed, or the disk was full), so "
+            "nothing of it can be read"
+        )
     return replace(trace, skipped=skipped, path=file)
 
 

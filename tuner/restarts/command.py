@@ -91,13 +91,13 @@ def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
     given = frozenset({f"RINGTUNE_{name}" for name in config.given} | set(job.environ))
     here = tuple(slot.rank for slot in slots if is_local(slot.host)) or (0,)
     runs = RunnerOptions(here, **{field: values[name] for name, field in _RUN.items() if values[name] is not None})
+    own = [parse_choice(text) for text in values["own"]]
     session = RestartOptions(
         max_trials=values["max_trials"] or RestartOptions.max_trials,
         steps=runs.steps,
         budget_s=_seconds(values["budget"]) if values["budget"] is not None else None,
         world=len(slots),
     )
-    own = [parse_choice(text) for text in values["own"]]
     storage = values["study"] or config.autotune_study or ""
     return Wishes(session, runs, place, given, own, storage, str(values["apply"]), values["seed"])
 
@@ -136,11 +136,15 @@ def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
 
         places = _storages(wishes, job.run_dir)
 
-        def begin(first: Run) -> tuple[list[Choice], StudyMemory]:
-            choices = choices_for(replace(wishes.place, carried=first.carried, ddp=first.ddp), wishes.given, wishes.own)
+        def begin(first: Run) -> tuple[list[Choice], StudyMemory, tuple[str, ...]]:
+            place = replace(wishes.place, carried=first.carried, ddp=first.ddp)
+            choices = choices_for(place, wishes.given, wishes.own)
+            tried = {choice.variable for choice in choices}
+            pinned = tuple(f"{one.variable} (set)" for one in choices_for(place, ()) if one.variable not in tried)
             if not choices:
                 raise UsageError("--restarts: no setting of a restart has an effect here; name variables with --try")
-            return choices, StudyMemory(describe(job, wishes, choices), choices, places, say, wishes.seed)
+            memory = StudyMemory(describe(job, wishes, choices), choices, places, say, wishes.seed)
+            return choices, memory, pinned
 
         session = RestartSession(runner, begin, wishes.session, put)
         result = session.run()

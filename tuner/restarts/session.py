@@ -127,7 +127,8 @@ class RestartSession:
 
     Args:
         runner: Runs the command.
-        begin: Called with the first run, of the command as it is: what is tried, and the memory of it.
+        begin: Called with the first run, of the command as it is: what is tried, the memory of it, and
+            what is not tried since the user has set it, in words.
         options: Budget.
         put: Receives records when they are made.
 
@@ -139,7 +140,7 @@ class RestartSession:
     def __init__(
         self,
         runner: Runner,
-        begin: Callable[[Run], tuple[Sequence[Choice], Memory]],
+        begin: Callable[[Run], tuple[Sequence[Choice], Memory, tuple[str, ...]]],
         options: RestartOptions,
         put: Callable[[Record], None],
     ) -> None:
@@ -171,14 +172,21 @@ class RestartSession:
 
     def _session(self) -> ResultRecord:
         first = self._default_run()
-        self._choices, self._memory = self._begin(first)
+        self._choices, self._memory, pinned = self._begin(first)
         self._large = sum(len(choice.values) for choice in self._choices) >= self._options.max_trials
         known = self._memory.open(first.workload)
         names = tuple(choice.variable for choice in self._choices)
         options = self._options
         self._put(
             StartRecord(
-                DEFAULTS, known.fingerprint, options.world, names, options.max_trials, options.steps, known.trials
+                DEFAULTS,
+                known.fingerprint,
+                options.world,
+                names,
+                options.max_trials,
+                options.steps,
+                known.trials,
+                pinned,
             )
         )
         self._record(AS_IT_IS, "default", first.times, NO_GAIN)

@@ -1,0 +1,140 @@
+"""Where the start-up ends: what is left out is said, and no later stall is taken for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringtune import layout
+from ringtune.timeline.analysis.comparison import compare
+from ringtune.timeline.analysis.headline import comparison_headline, headline
+from ringtune.timeline.analysis.steps import counted, select_steps, startup
+from ringtune.timeline.analysis.stragglers import stragglers
+from ringtune.timeline.cli import timeline
+from tests.timeline.helpers import trace_of
+from tests.timeline.scenario import Scenario, simulate
+
+MS = 1_000_000
+
+
+def slow_begin(ranks: int, lengths: list[int]) -> dict[tuple[int, int], int]:
+    """The first steps take longer on all ranks, each a little differently."""
+    return {(rank, step): ns + rank * 100_000 for step, ns in enumerate(lengths) for rank in range(ranks)}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    ranks=st.integers(1, 5),
+    lengths=st.lists(st.integers(20 * MS, 5_000 * MS), max_size=4).map(lambda found: sorted(found, reverse=True)),
+    steps=st.integers(12, 60),
+    stall=st.integers(5, 11),
+    seed=st.integers(0, 10**6),
+)
+def test_the_first_steps_that_are_long_on_all_ranks_are_the_startup(
+    ranks: int, lengths: list[int], steps: int, stall: int, seed: int
+) -> None:
+    # Each is long also against the next ones, as start-ups are.
+    lengths = [ns * 4 ** (len(lengths) - place) for place, ns in enumerate(lengths)]
+    pauses = {**slow_begin(ranks, lengths), (ranks - 1, stall): 200 * MS}
+    trace, _ = trace_of(Scenario(ranks=ranks, steps=steps, pauses=pauses, seed=seed))
+    found = counted(trace)
+    if not lengths:
+        assert found.startup is None and found.trace is trace
+        return
+    assert found.startup is not None
+    assert (found.startup.first, found.startup.last) == (0, len(lengths) - 1)
+    assert found.startup.length_ns >= sum(lengths)
+    assert int(found.trace.spans.step.min()) == len(lengths)
+    if ranks > 1:
+        (verdict,) = stragglers(found.trace).verdicts
+        assert (verdict.rank, verdict.stretches) == (ranks - 1, ((stall, stall),))
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_too_few_steps_tell_no_startup(steps: int) -> None:
+    assert startup(trace_of(Scenario(steps=steps, pauses=slow_begin(4, [900 * MS])))[0]) is None
+
+
+def test_a_rank_that_is_late_from_the_first_step_on_is_no_startup() -> None:
+    late = {(1, step): 12 * MS for step in range(40)}
+    trace, _ = trace_of(Scenario(steps=80, pauses=late))
+    assert startup(trace) is None
+    (verdict,) = stragglers(trace).verdicts
+    assert (verdict.rank, verdict.stretches) == (1, ((0, 39),))
+
+
+def test_a_stall_of_one_rank_behind_the_startup_counts() -> None:
+    trace, _ = trace_of(Scenario(steps=20, pauses={**slow_begin(4, [900 * MS]), (2, 1): 500 * MS}))
+    found = counted(trace)
+    assert found.startup is not None and found.startup.last == 0
+    (verdict,) = stragglers(found.trace).verdicts
+    assert (verdict.rank, verdict.stretches) == (2, ((1, 1),))
+
+
+def test_a_stall_in_the_first_step_is_left_out_but_not_in_silence() -> None:
+    found = startup(trace_of(Scenario(steps=6, pauses={(3, 0): 900 * MS}))[0])
+    assert found is not None
+    assert found.sentence() == "step 0 (start-up, 913 ms, of which rank 3 alone took 900 ms) left out"
+
+
+def test_a_recording_of_later_steps_has_no_startup() -> None:
+    trace, _ = trace_of(Scenario(steps=40, pauses=slow_begin(4, [0] * 20 + [900 * MS])))
+    assert startup(select_steps(trace, 20, None)) is None
+
+
+def test_the_startup_hides_no_change_between_runs() -> None:
+    """Its spread is larger than what changed."""
+    runs = [
+        trace_of(Scenario(steps=60, seed=seed, slow_compute=slow, pauses=slow_begin(4, [ns])))[0]
+        for seed, (slow, ns) in enumerate((({}, 2_000 * MS), ({1: 3 * MS}, 1_500 * MS)))
+    ]
+    found = compare(*(counted(run).trace for run in runs))
+    by_name = {(change.kind, change.what): change for change in found.changes}
+    assert by_name["step", "step"].verdict == by_name["compute", "rank 1"].verdict == "slower"
+    assert comparison_headline(found).startswith("a step of B is slower by 2")
+    assert "compute rank 1 by 3.00 ms" in comparison_headline(found)
+    assert comparison_headline(found).endswith(": ringtune timeline stragglers B")
+    assert "takes as long" in comparison_headline(compare(runs[0], runs[0]))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with a start-up of two steps, and a stall in step 9."""
+    plan = Scenario(ranks=3, steps=20, pauses={**slow_begin(3, [4_000 * MS, 400 * MS]), (1, 9): 300 * MS})
+    simulate(plan)[0].write(layout.timeline_parts(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("command", [["summary"], ["stragglers"], ["critical-path"], ["efficiency"], ["diff"]])
+def test_every_analysis_opens_with_one_sentence_and_says_what_it_leaves_out(command: list[str], run: Path) -> None:
+    words = [*command, *[str(run)] * (2 if command == ["diff"] else 1)]
+
+    def said(*more: str) -> str:
+        return CliRunner().invoke(timeline, [*words, *more], catch_exceptions=False).output
+
+    first, second = said().splitlines()[:2]
+    if command == ["diff"]:
+        assert first.startswith("a step of B takes as long as one of A")
+    else:
+        assert "lost to rank 1 in 1 stall (step 9), by compute: look at rank 1 in step 9" in first
+    assert second == "steps 0-1 (start-up, 4.43 s) left out; --all-steps counts them"
+    assert "left out" not in said("--all-steps") + said("--steps", "1:")
+    document, whole = json.loads(said("--json")), json.loads(said("--json", "--all-steps"))
+    assert document["headline"] == first
+    one = document["startup"][0] if command == ["diff"] else document["startup"]
+    assert (one["first"], one["last"]) == (0, 1)
+    assert whole["startup"] in (None, [None, None])
+
+
+def test_without_a_rank_to_blame_the_opening_names_waiting() -> None:
+    even, _ = trace_of(Scenario(ranks=2, steps=30))
+    assert headline(even).startswith("ranks waited 16.3 % of the time, 15.2 % while data moved")
+    assert headline(even).endswith("search better settings with ringtune tune")
+    alone, _ = trace_of(Scenario(ranks=1, steps=30, compute_ns=5_000 * MS, transfer_ns=1))
+    assert headline(alone).startswith("ranks computed all of the time")
+    assert headline(select_steps(alone, 90, None)) == ""

@@ -1,0 +1,57 @@
+"""The sentence that an analysis opens with: what cost the job most, and what to do about it."""
+
+from __future__ import annotations
+
+from ringtune.errors import RingtuneError
+from ringtune.timeline.analysis.batches import rank_steps
+from ringtune.timeline.analysis.comparison import Comparison
+from ringtune.timeline.analysis.patterns import MATERIAL
+from ringtune.timeline.analysis.phases import exposure
+from ringtune.timeline.analysis.stragglers import Stragglers, stragglers
+from ringtune.timeline.spans import Trace
+from ringtune.timeline.units import ranks_text, share_text, time_text
+
+
+def headline(trace: Trace, found: Stragglers | None = None) -> str:
+    """Return what cost the job most and one action; "" where the trace says neither who was late nor who waited.
+
+    Args:
+        trace: Of all ranks, its start-up left out.
+        found: Its stragglers, where they are known.
+    """
+    if found is None:
+        try:
+            found = stragglers(trace, largest=1, permuted=False)
+        except RingtuneError:  # one rank alone, or a trace without batches
+            found = None
+    if found is not None and (found.verdicts or found.turns):
+        return found.sentences()[0]
+    waited = exposed = total = 0
+    for about in filter(None, (rank_steps(trace, rank) for rank in trace.ranks)):
+        if about.knows_waiting:
+            split = exposure(trace.spans.of_rank(about.rank), about.waits)
+            waited, exposed = waited + split.wait_ns, exposed + split.exposed_ns
+            total += int((about.end - about.begin).sum())
+    if not total:
+        return ""
+    if waited < MATERIAL * total:
+        return "ranks computed all of the time: no setting of ringtune makes this job faster; profile the computing"
+    torn = {part.rank for part in trace.parts if part.truncated} | set(range(trace.size)) - set(trace.ranks)
+    if torn and trace.source in ("part", "merged"):
+        lacks = f"for whom cannot be told without the whole part of rank {ranks_text(torn)}"
+        return f"ranks waited {share_text(waited, total)} of the time, {lacks}: merge or copy all parts"
+    moving = f"{share_text(exposed, total)} while data moved, for no rank in particular"
+    return f"ranks waited {share_text(waited, total)} of the time, {moving}: search better settings with ringtune tune"
+
+
+def comparison_headline(found: Comparison) -> str:
+    """Return how the step changed from A to B, and what changed most with it."""
+    step = next(change for change in found.changes if change.kind == "step")
+    if step.verdict == "same" or step.ratio is None:
+        return "a step of B takes as long as one of A, as far as these steps tell"
+    more = [one for one in found.changes if one.kind in ("compute", "range") and one.verdict == step.verdict]
+    most = max(more, key=lambda one: abs(one.difference_ns), default=None)
+    change = f"{100 * abs(step.ratio - 1):.1f} % ({time_text(abs(step.difference_ns))})"
+    cause = f", {most.kind} {most.what} by {time_text(abs(most.difference_ns))}" if most else ""
+    action = ": ringtune timeline stragglers B" if step.verdict == "slower" else ""
+    return f"a step of B is {step.verdict} by {change}{cause}{action}"

@@ -1,0 +1,179 @@
+"""What lateness cost a job: which rank, when, by which cause, how much; and the sentences that say so.
+
+A `Verdict` accuses a rank: its lateness follows a pattern (`ringtune.timeline.analysis.patterns`) and costs a percent
+of the job or more. `Turns` accuses nobody: a rank's lateness is that much, but the ranks are late by turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtune.timeline.analysis.lateness import Late
+from ringtune.timeline.analysis.patterns import ALWAYS, MATERIAL, STALLS, Job, Pattern, patterns
+from ringtune.timeline.spans import Ints, Mask, Trace
+from ringtune.timeline.units import share_text, time_text
+from ringtune.timeline.vocabulary import Stage
+
+DATA_LOADING = ("data loading", "enumerate(DataLoader)")
+"""Names of ranges, or how they begin, that the recorder and PyTorch give to loading a batch."""
+_LISTED = 4
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A rank that made the others wait.
+
+    Attributes:
+        rank: The rank.
+        cause: ``compute``, ``negotiation`` or ``network``.
+        where: The range in which this rank took longer than the others, by most of the cost; "" where none is known.
+        pattern: ``always``, ``often``, ``steps`` (stretches of steps) or ``stalls``.
+        stretches: First and last step of each stretch or stall; empty for the first two, and where steps are unknown.
+        late_steps: In how many steps the rank was late.
+        steps: Of how many.
+        cost_ns: What the job would have gained had the rank been on time.
+        share: The same as a share of the job.
+        worst_step: The step with the largest lateness; -1 where it is not known.
+        p_value: How likely one of equal ranks is last as often in all steps; evidence beside the verdict.
+    """
+
+    rank: int
+    cause: str
+    where: str
+    pattern: str
+    stretches: tuple[tuple[int, int], ...]
+    late_steps: int
+    steps: int
+    cost_ns: int
+    share: float
+    worst_step: int
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Lateness of a cause that costs a percent of the job or more on a rank, without a pattern that is no noise."""
+
+    cause: str
+    total_ns: int
+    share: float
+
+
+def find_verdicts(
+    trace: Trace, late: Mapping[str, Late], tests: Mapping[str, Sequence[float]], ranks: Sequence[int], job: Job
+) -> tuple[tuple[Verdict, ...], tuple[Turns, ...]]:
+    """Return who is to blame and what was lost by turns, both by cost.
+
+    Args:
+        trace: Of all ranks.
+        late: The last rank of every step, by cause.
+        tests: By cause and column, the p-value of how often a rank was last.
+        ranks: The rank of each column.
+        job: What lateness is weighed against.
+    """
+    verdicts: list[Verdict] = []
+    turns: list[Turns] = []
+    for cause, rows in late.items():
+        blamed = np.zeros(len(rows.column), dtype=np.bool_)
+        for column, rank in enumerate(ranks):
+            p_value = tests[cause][column]
+            for pattern in patterns(rows, column, p_value, job):
+                blamed[pattern.rows] = True
+                verdicts.append(_verdict(trace, rows, (rank, cause, p_value), pattern, job))
+        turns += _turns(rows, cause, ~blamed & (rows.column >= 0), job)
+    verdicts.sort(key=lambda one: (-one.cost_ns, one.rank, one.cause))
+    return tuple(verdicts), tuple(sorted(turns, key=lambda one: -one.total_ns))
+
+
+def _turns(late: Late, cause: str, rest: Mask, job: Job) -> Iterator[Turns]:
+    sums = np.bincount(late.column[rest], weights=late.lateness[rest])
+    if len(sums) and sums.max() >= MATERIAL * job.length_ns:
+        total = int(sums.sum())
+        yield Turns(cause, total, total / job.length_ns)
+
+
+def _verdict(trace: Trace, late: Late, who: tuple[int, str, float], pattern: Pattern, job: Job) -> Verdict:
+    rank, cause, p_value = who
+    steps, lateness = late.steps[pattern.rows], late.lateness[pattern.rows]
+    cost = int(lateness.sum())
+    ends = [(int(late.steps[first]), int(late.steps[last])) for first, last in pattern.stretches]
+    return Verdict(
+        rank=rank,
+        cause=cause,
+        where=_where(trace, rank, steps, cost) if cause == "compute" else "",
+        pattern=pattern.kind,
+        stretches=tuple(ends) if all(first >= 0 for first, _ in ends) else (),
+        late_steps=len(steps),
+        steps=len(late.steps),
+        cost_ns=cost,
+        share=cost / job.length_ns,
+        worst_step=max(-1, int(steps[lateness.argmax()])),
+        p_value=p_value,
+    )
+
+
+def _where(trace: Trace, rank: int, steps: Ints, cost_ns: int) -> str:
+    """The range that took a rank longer than the other ranks in these steps, by at least half of the cost."""
+    spans = trace.spans
+    ranges = spans.in_stage(Stage.RANGE) if spans.in_stage(Stage.RANGE).any() else spans.in_stage(Stage.OTHER)
+    chosen = spans.take(ranges & np.isin(spans.step, steps))
+    names, place = np.unique(chosen.name, return_inverse=True)
+    ranks = np.array(trace.ranks)
+    cell = place * len(ranks) + np.searchsorted(ranks, chosen.rank)
+    total = np.bincount(cell, weights=chosen.duration_ns, minlength=len(names) * len(ranks))
+    total = total.reshape(len(names), len(ranks))
+    mine = total[:, ranks == rank][:, 0]
+    longer = mine - np.median(total[:, ranks != rank], axis=1)
+    if not len(names) or longer.max() < cost_ns / 2:
+        return ""
+    # Of ranges within one another the inner one says more.
+    near = np.flatnonzero(longer >= 0.9 * longer.max())
+    return chosen.names[int(names[near[mine[near].argmin()]])]
+
+
+def sentence(verdict: Verdict) -> str:
+    """Return a verdict and what to do as one sentence.
+
+    For example: ``37.0 % of the job (2.00 s) was lost to rank 0 in 2 stalls (steps 61, 121), by compute: look at rank 0
+    in step 61``.
+    """
+    lost = f"{share_text(verdict.share, 1)} of the job ({time_text(verdict.cost_ns)}) was lost to rank {verdict.rank}"
+    place = f" in step {verdict.worst_step}" if verdict.worst_step >= 0 else ""
+    action = {
+        "compute": f"look at rank {verdict.rank}{place}",
+        "negotiation": f"look whether the cores of rank {verdict.rank}'s host are all busy{place}",
+        "network": f"look at rank {verdict.rank}'s link: ringtune check --network",
+    }[verdict.cause]
+    return f"{lost} {when(verdict)}, by {cause_text(verdict)}: {action}"
+
+
+def when(verdict: Verdict) -> str:
+    """Return when the rank was late, for example ``in steps 60-119``."""
+    if not verdict.stretches:
+        number = f"in {verdict.late_steps} of {verdict.steps} steps"
+        return f"always ({number})" if verdict.pattern == ALWAYS else number
+    texts = [f"{first}" if first == last else f"{first}-{last}" for first, last in verdict.stretches]
+    more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
+    listed = ", ".join(texts[:_LISTED]) + more
+    if verdict.pattern == STALLS:
+        return f"in 1 stall (step {listed})" if len(texts) == 1 else f"in {len(texts)} stalls (steps {listed})"
+    return f"in steps {listed}"
+
+
+def cause_text(verdict: Verdict) -> str:
+    """Return the cause, with the range or phase that it was in where that is known."""
+    if verdict.where.startswith(DATA_LOADING):
+        return "data loading"
+    return f"{verdict.cause} in `{verdict.where}`" if verdict.where else verdict.cause
+
+
+def turns_sentence(turns: Sequence[Turns]) -> str:
+    """Return what was lost without a rank to blame, by the worst cause, and what to do."""
+    worst, *rest = turns
+    also = ", ".join(f"{share_text(one.share, 1)} by {one.cause}" for one in rest)
+    more = f" (also {also})" if also else ""
+    lost = f"{share_text(worst.share, 1)} of the job ({time_text(worst.total_ns)}) was lost by turns"
+    return f"{lost}, by {worst.cause}{more}: no rank and no step stands out; look for uneven batches and busy cores"
