@@ -18,6 +18,10 @@ FLOW_CATEGORY = "batch"
 """Category of the arrows between the ranks of a batch."""
 
 
+FOREIGN_BATCHES = 1 << 30
+"""Batches from this number on were carried by another library and seen by `ringtune record`."""
+
+
 class Stage(IntEnum):
     """Where a span belongs; the number is its track (``tid``) in the trace. Wire values: never renumber."""
 

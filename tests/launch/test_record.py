@@ -115,7 +115,11 @@ def test_the_slow_rank_of_a_ddp_job_is_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "timeline of 2 ranks" in done.stderr and "worse than they claim" not in done.stderr
     found = read(tmp_path, "stragglers")
-    assert [one["rank"] for one in found["ranks"] if "compute" in one["verdict"]] == [1], found["ranks"]
+    late = Counter({(1, "compute"): 0})
+    for one in found["verdicts"]:  # what else happens on a busy machine is another verdict
+        late[one["rank"], one["cause"]] += one["late_steps"]
+    assert late[1, "compute"] > STEPS / 2 > late[0, "compute"], found["verdicts"]
+    assert not [cause for _, cause in late if cause == "negotiation"], "nothing was negotiated"
     spans = load(tmp_path / "trace.json").spans
     names = Counter(
         spans.names[name] for name, stage in zip(spans.name, spans.stage, strict=True) if stage == Stage.RANGE
@@ -128,8 +132,9 @@ def test_the_slow_rank_of_a_ddp_job_is_named(tmp_path: Path) -> None:
     assert buckets == {
         f"world: bucket {of}": 2 * (STEPS - 3) for of in ("0 (3.bias to 2.weight)", "1 (1.bias to 0.weight)")
     }
-    summary = read(tmp_path, "summary")
+    summary = read(tmp_path, "summary", "--all-steps")
     assert summary["steps"]["count"] == STEPS
+    assert summary["fusion"] is None and not summary["knobs_versions"], "another library carried everything"
     first, second = (one["stages"]["wait"]["total_ns"] for one in summary["ranks"])
     assert first > STEPS * SLOW_S * 1e9 / 2 > second, "rank 0 waits for rank 1"
 

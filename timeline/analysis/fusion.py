@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtune.timeline.spans import SpanTable, Trace
-from ringtune.timeline.vocabulary import KNOBS, RING_PREFIX, Stage
+from ringtune.timeline.vocabulary import FOREIGN_BATCHES, KNOBS, RING_PREFIX, Stage
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class Fusion:
 
 def fusion(trace: Trace) -> Fusion | None:
     """Return how well tensors were fused; None when no batch was recorded."""
-    of_allreduce = trace.spans.name_mask(RING_PREFIX + "ALLREDUCE")
-    batches = trace.spans.take(of_allreduce & trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch > 0))
+    spans = trace.spans
+    own = (spans.batch > 0) & (spans.batch < FOREIGN_BATCHES)
+    batches = spans.take(spans.name_mask(RING_PREFIX + "ALLREDUCE") & spans.in_stage(Stage.COMMUNICATE) & own)
     if not len(batches):
         return None
     rank = int(batches.rank.min())

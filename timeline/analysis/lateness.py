@@ -143,7 +143,9 @@ def _last(moments: Ints, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
 def _negotiated(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
     """The rank that learned last, or reached a batch of a schedule last though others submitted later; -1 for none."""
     last, lateness = _last(table.agreed, errors)
-    last, lateness = np.where(table.negotiated, last, -1), np.where(table.negotiated, lateness, 0)
+    # Where no rank took any time to agree, nothing was negotiated: another library carried the batch.
+    asked = table.negotiated & (table.agreed > table.submit).any(axis=1)
+    last, lateness = np.where(asked, last, -1), np.where(asked, lateness, 0)
     came_late = _submitted_before(table, errors)
     return np.where(came_late, table.awaited_peer, last), np.where(came_late, table.peer_wait_ns, lateness)
 

@@ -18,7 +18,7 @@ from ringtune.timeline.analysis.phases import Exposure, StageTime, exposure, sta
 from ringtune.timeline.analysis.staged import device_clock_errors
 from ringtune.timeline.analysis.steps import select_steps, step_lengths
 from ringtune.timeline.spans import SpanTable, Trace
-from ringtune.timeline.vocabulary import ERROR, KNOBS, STALL, Stage
+from ringtune.timeline.vocabulary import ERROR, FOREIGN_BATCHES, KNOBS, STALL, Stage
 
 FORMAT = 1
 
@@ -192,13 +192,18 @@ def _rank_summary(trace: Trace, rank: int) -> RankSummary:
 
 
 def _knobs_versions(trace: Trace) -> tuple[KnobsVersion, ...]:
-    """Versions of the knobs: those that an instant names (the lowest rank's counts) and those that spans ran under."""
+    """Versions of the knobs: those that an instant names (the lowest rank's counts) and those that spans ran under.
+
+    None where another library carried every batch: knobs had no effect on it.
+    """
+    batches = trace.spans.take(trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch > 0))
+    if len(batches) and batches.batch.min() >= FOREIGN_BATCHES:
+        return ()
     named: dict[int, Mapping[str, Any]] = {}
     for instant in sorted(trace.instants_named(KNOBS), key=lambda found: found.rank):
         version = instant.args.get("knobs_version")
         if isinstance(version, int):
             named.setdefault(version, {key: value for key, value in instant.args.items() if key != "knobs_version"})
-    batches = trace.spans.take(trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch > 0))
     seen = set(np.unique(batches.knobs_version).tolist()) - {0}  # other tools know no versions
     return tuple(_knobs_version(version, named.get(version, {}), batches) for version in sorted(seen | set(named)))
 

@@ -91,7 +91,10 @@ class _Group:
         self.watcher: _Watcher | None = None
 
     def next_batch(self) -> int:
-        """Return the next collective's number, unique in the job: of the world by 2^29, of other groups by 2^20."""
+        """Return the next collective's number, unique in the job: of the world by 2^29, of other groups by 2^20.
+
+        They begin at `ringtune.timeline.vocabulary.FOREIGN_BATCHES`.
+        """
         call = next(self.calls)
         if self.number == 0:
             return 0x4000_0000 | call & 0x1FFF_FFFF
