@@ -15,6 +15,12 @@ from ringtune.timeline.spans import Trace
 _MOMENT = re.compile(r"\.\d{10,}(?=\.)")
 """When a profile was written, as ``tensorboard_trace_handler`` puts it into its name after host and process."""
 
+_NUMBER = re.compile(r"\d+")
+
+
+def _padded(number: re.Match[str]) -> str:
+    return number[0].zfill(20)
+
 
 def with_ranks(traces: Sequence[Trace]) -> list[Trace]:
     """Return traces in which profiles that do not say their rank have one, by the order of their files' names.
@@ -25,7 +31,8 @@ def with_ranks(traces: Sequence[Trace]) -> list[Trace]:
     """
     if any(part.rank_known for trace in traces for part in trace.parts) or not _overlap(traces):
         return list(traces)
-    processes = sorted({_process(trace) for trace in traces})
+    # Numbers count as numbers: process 999 comes before 1000.
+    processes = sorted({_process(trace) for trace in traces}, key=lambda name: _NUMBER.sub(_padded, name))
     print(
         f"ringtune warning: these {len(processes)} profiles do not name their ranks, which are taken from the order of "
         f"the files' names: {processes[0]} is rank 0; to say otherwise put the rank into each name, as in "

@@ -1,0 +1,219 @@
+"""An import: recordings of other tools on one clock, and the run folder that holds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ringtune import layout
+from ringtune.errors import RingtuneError
+from ringtune.output_file import write_output
+from ringtune.timeline.analysis.batches import rank_steps
+from ringtune.timeline.analysis.intervals import difference, length
+from ringtune.timeline.importing.matching import Matches, matched
+from ringtune.timeline.importing.skew import Skew, skews
+from ringtune.timeline.importing.sources import Source, read_sources
+from ringtune.timeline.merging.clocks import HostOffset, fixed_offset
+from ringtune.timeline.merging.merge import join
+from ringtune.timeline.merging.merged_file import write_merged
+from ringtune.timeline.merging.parts import in_order, missing_ranks
+from ringtune.timeline.merging.report import MergeReport
+from ringtune.timeline.reading.foreign import EPOCH_NS
+from ringtune.timeline.spans import PartInfo, Trace
+from ringtune.timeline.units import ranks_text
+from ringtune.timeline.vocabulary import Stage
+
+IMPORTED = "imported"
+"""Key of ``run.json`` under which an import says where the run came from."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import made.
+
+    Attributes:
+        run: The run folder.
+        trace: All ranks on one clock.
+        source: What was read.
+        matches: How far the ranks' collectives found each other.
+        skews: Clock of every rank but the lowest, by rank.
+        corrected: Ranks whose clocks were.
+        report: What the merged file lacks.
+    """
+
+    run: Path
+    trace: Trace
+    source: Source
+    matches: Matches
+    skews: dict[int, Skew]
+    corrected: frozenset[int]
+    report: MergeReport
+
+    def sentences(self) -> list[str]:
+        """What was found, for the user."""
+        ranks, size = [part.rank for part in self.trace.parts], self.trace.size
+        tools = ", ".join(sorted(set(self.source.tools.values())))
+        word = "rank" if len(ranks) == 1 else "ranks"
+        return [
+            f"{self.run}: {len(self.trace.spans)} spans of {tools}, {word} {ranks_text(ranks)} of {size}",
+            self.matches.sentence(),
+            *(skew.sentence(applied=skew.rank in self.corrected) for skew in self.skews.values()),
+        ]
+
+
+def import_run(paths: Sequence[Path], run: Path) -> Imported:
+    """Make a run folder of recordings of other tools.
+
+    Args:
+        paths: Files, or folders of them; one or more a rank, all of one job.
+        run: The folder to make; that of an earlier import is replaced.
+
+    Raises:
+        RingtuneError: There is no trace, a rank is not known or comes twice, they are of different jobs, or the folder
+            holds something else.
+    """
+    _check_folder(run)
+    source = read_sources(paths)
+    traces, matches = matched(in_order(source.traces))
+    walls = [_wall(trace) for trace in traces]
+    found = skews(join(traces, walls))
+    corrections = _corrections(traces, found)
+    offsets = [corrections[one.parts[0].rank][0].over(_base(one.parts[0])) for one in traces]
+    trace = join([_on_host(one, corrections[one.parts[0].rank][1]) for one in traces], offsets)
+    write_merged(layout.timeline_file(run), trace, problems=source.problems, missing=missing_ranks(trace))
+    report = MergeReport(
+        layout.timeline_file(run), len(trace.spans), trace.parts, missing_ranks(trace), source.problems
+    )
+    corrected = frozenset(rank for rank, (clock, _) in corrections.items() if clock.offset_ns.any())
+    made = Imported(run, trace, source, matches, found, corrected, report)
+    for part in trace.parts:
+        _write_steps(run, trace, part)
+    write_output(layout.run_file(run), orjson.dumps(_document(made), option=orjson.OPT_INDENT_2))
+    return made
+
+
+def _check_folder(run: Path) -> None:
+    if not run.exists() or (run.is_dir() and not any(run.iterdir())):
+        return
+    try:
+        earlier = IMPORTED in orjson.loads(layout.run_file(run).read_bytes())
+    except (OSError, ValueError, TypeError):
+        earlier = False
+    if not earlier:
+        raise RingtuneError(f"{run}: is there already, and not from an import; name a new folder with -o")
+
+
+def _base(part: PartInfo) -> int:
+    """What is to be added to the trace's clock to get its wall clock, 0 where it has none."""
+    return part.unix_ns - part.monotonic_ns
+
+
+def _wall(trace: Trace) -> HostOffset:
+    return fixed_offset(_base(trace.parts[0]), None, "wall")
+
+
+def _corrections(traces: Sequence[Trace], found: dict[int, Skew]) -> dict[int, tuple[HostOffset, str]]:
+    """What is to be added to each rank's wall clock, and the rank's host.
+
+    The ranks of a host share its clock where their skews allow that: it is corrected by the sharpest of them. Ranks
+    for which that is not so, or whose host has no name, have a host of their own: analyses take the times of one host
+    as exact.
+    """
+    hosts: dict[str, list[int]] = {}
+    for trace in traces:
+        ranks = hosts.setdefault(trace.parts[0].host, [])
+        ranks += [trace.parts[0].rank] if trace.parts[0].rank not in ranks else []
+    answer: dict[int, tuple[HostOffset, str]] = {}
+    for host, ranks in hosts.items():
+        known = [found[rank] for rank in ranks if rank in found]
+        low = max([skew.low_ns for skew in known] + [0] * (len(known) < len(ranks)))
+        high = min([skew.high_ns for skew in known] + [0] * (len(known) < len(ranks)))
+        if host and low <= high:
+            sharpest = min(known, key=lambda skew: math.inf if skew.error_ns is None else skew.error_ns, default=None)
+            here = len(known) < len(ranks)  # the reference rank's own host
+            clock = _EXACT if here or sharpest is None else sharpest.correction()
+            answer |= dict.fromkeys(ranks, (clock, host))
+        else:
+            answer |= {skew.rank: (skew.correction(), f"{host or 'host'}#{skew.rank}") for skew in known}
+            answer |= {rank: (_EXACT, host) for rank in ranks if rank not in found}
+    return answer
+
+
+_EXACT = fixed_offset(0, 0, "reference")
+
+
+def _on_host(trace: Trace, host: str) -> Trace:
+    return replace(trace, parts=tuple(replace(part, host=host) for part in trace.parts))
+
+
+def _write_steps(run: Path, trace: Trace, part: PartInfo) -> None:
+    """Write the log of a rank's steps as a job leaves it, as far as the trace says it."""
+    steps = rank_steps(trace, part.rank)
+    if steps is None or not steps.knows_waiting:
+        return
+    moves = trace.spans.of_rank(part.rank).of_stage(Stage.COMMUNICATE)
+    lines = []
+    for number, begin, end in zip(steps.number.tolist(), steps.begin.tolist(), steps.end.tolist(), strict=True):
+        inside = moves.take((moves.begin_ns >= begin) & (moves.begin_ns < end))
+        span = np.array([[begin, end]], dtype=np.int64)
+        line = {
+            "step": number,
+            "begin_ns": begin,
+            "end_ns": end,
+            "bytes": int(inside.bytes.sum()),
+            "collectives": len(inside),
+            "batches": len(np.unique(inside.batch)),
+            "communicate_ns": int(inside.duration_ns.sum()),
+            "wait_ns": end - begin - length(difference(span, steps.waits)),
+        }
+        lines.append(orjson.dumps(line))
+    write_output(layout.step_log(run, part.rank), b"\n".join(lines) + b"\n")
+
+
+def _document(made: Imported) -> dict[str, Any]:
+    trace, size = made.trace, made.trace.size
+    hosts = {part.rank: part.host for part in trace.parts}
+    begin_ns = trace.origin_ns if trace.origin_ns > EPOCH_NS else None  # else no trace has a wall clock
+    end_ns = None if begin_ns is None else begin_ns + int(trace.spans.end_ns.max(initial=0))
+    return {
+        "format": layout.FORMAT,
+        "name": made.run.name,
+        "status": "finished",
+        "created_unix_ns": begin_ns,
+        "ended_unix_ns": end_ns,
+        "size": size,
+        "hosts": [hosts.get(rank, "") for rank in range(size)],
+        "labels": {"from": ", ".join(sorted(set(made.source.tools.values())))},
+        IMPORTED: {
+            "files": made.source.tools,
+            "ranks": [part.rank for part in trace.parts],
+            "missing_ranks": list(made.report.missing),
+            "collectives": {
+                "total": made.matches.collectives,
+                "matched": made.matches.matched,
+                "matched_by_number": made.matches.numbered,
+                "peer_to_peer": made.matches.peer_to_peer,
+                "absent_by_rank": {str(rank): count for rank, count in made.matches.absent.items()},
+            },
+            "clock_skew": [
+                {
+                    "rank": skew.rank,
+                    "reference": skew.reference,
+                    "offset_ns": skew.offset_ns,
+                    "error_ns": skew.error_ns,
+                    "drift_ppb": skew.drift_ppb,
+                    "collectives": skew.collectives,
+                    "contradicting": skew.contradicting,
+                    "applied": skew.rank in made.corrected,
+                }
+                for skew in made.skews.values()
+            ],
+            "problems": made.report.sentences(),
+        },
+    }

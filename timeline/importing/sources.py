@@ -1,0 +1,137 @@
+"""What the user named as traces, one or more a rank: which files there are, which tool wrote each, and whose it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ringtune import layout
+from ringtune.errors import RingtuneError, TraceIoError
+from ringtune.timeline.merging.parts import joinable
+from ringtune.timeline.reading.reader import read
+from ringtune.timeline.reading.stream import EventStream
+from ringtune.timeline.spans import Trace
+
+_SUFFIXES = (".json", ".json.gz")
+_TORCH_NAME = re.compile(r"^(?P<host>.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
+"""As ``tensorboard_trace_handler`` names a file: host, process, moment."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was read: traces of one job with known ranks.
+
+    Attributes:
+        traces: One or more a rank.
+        tools: Which tool wrote each file, by path.
+        problems: Files left out, one sentence each.
+    """
+
+    traces: tuple[Trace, ...]
+    tools: dict[str, str]
+    problems: tuple[str, ...]
+
+
+def is_kineto(file: Path, head: bytes) -> bool:
+    """Whether PyTorch's profiler wrote a file that begins so."""
+    return b'"schemaVersion"' in head or b'"deviceProperties"' in head
+
+
+def read_profile(file: Path) -> list[Trace]:
+    """Read one profile of PyTorch's."""
+    trace = read(file)
+    named = _TORCH_NAME.match(file.name)
+    if named and not trace.parts[0].host:
+        trace = replace(trace, parts=tuple(replace(part, host=named["host"]) for part in trace.parts))
+    return [trace]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool whose files can be imported: its name, how to tell them by their first bytes, how to read one."""
+
+    name: str
+    wrote: Callable[[Path, bytes], bool]
+    read: Callable[[Path], list[Trace]]
+
+
+TOOLS = (Tool("PyTorch profiler", is_kineto, read_profile),)
+
+
+def read_sources(paths: Sequence[Path]) -> Source:
+    """Read files, and all traces in folders and theirs.
+
+    Raises:
+        RingtuneError: There is no trace, a rank is not known or comes twice, or they are of different jobs.
+    """
+    traces: list[Trace] = []
+    tools: dict[str, str] = {}
+    problems: list[str] = []
+    for path in _files(paths):
+        try:
+            tool = _tool_of(path)
+            traces += tool.read(path)
+            tools[str(path)] = tool.name
+        except TraceIoError as error:
+            problems.append(str(error))
+    if not traces:
+        said = f": {problems[0]}" if problems else ""
+        raise RingtuneError(
+            f"{', '.join(map(str, paths))}: no trace that can be imported{said}; "
+            f"give files of {', '.join(tool.name for tool in TOOLS)}, or a folder of them"
+        )
+    _check_ranks(traces)
+    usable, unusable = joinable(traces)
+    _check_sizes(usable)
+    return Source(tuple(usable), tools, (*problems, *unusable))
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir() and layout.is_run(path):
+            raise RingtuneError(f"{path}: a run folder already; open it with `ringtune timeline summary {path}`")
+        if not path.exists():
+            raise RingtuneError(f"{path}: no such file or folder; check the path")
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        named = (
+            [file for file in inside if file.name.endswith(_SUFFIXES) and file.is_file()] if path.is_dir() else inside
+        )
+        found |= dict.fromkeys(file.resolve() for file in named)
+    return list(found)
+
+
+def _tool_of(file: Path) -> Tool:
+    head = next(EventStream(file).chunks(), b"")
+    tool = next((tool for tool in TOOLS if tool.wrote(file, head)), None)
+    if tool is None:
+        known = ", ".join(tool.name for tool in TOOLS)
+        raise TraceIoError(f"{file}: not a file of {known}; left out")
+    return tool
+
+
+def _check_ranks(traces: Sequence[Trace]) -> None:
+    """Names that torch makes are in the order of the processes; of other files without a rank nothing is known.
+
+    Raises:
+        RingtuneError: A file says its rank neither inside nor by its name.
+    """
+    unknown = [trace.path for trace in traces if not trace.parts[0].rank_known and trace.path is not None]
+    ordered = len(unknown) == len(traces) and all(_TORCH_NAME.match(path.name) for path in unknown)
+    if unknown and not ordered and len(traces) > 1:
+        raise RingtuneError(
+            f"{unknown[0]}: which rank wrote it? It says none, nor does its name; put the rank into the name, as in "
+            f"profile-rank0.json{f' ({len(unknown)} such files)' if len(unknown) > 1 else ''}"
+        )
+
+
+def _check_sizes(traces: Sequence[Trace]) -> None:
+    sizes = {trace.parts[0].size: trace.path for trace in traces if trace.parts[0].size > 1}
+    if len(sizes) > 1:
+        (one, first), (other, second) = list(sizes.items())[:2]
+        raise RingtuneError(
+            f"traces of different jobs: {first} is of a job of {one} ranks, {second} of one of {other}; "
+            "import each job by itself"
+        )
