@@ -65,15 +65,21 @@ def merge_command(source: tuple[Path, ...], output: Path | None) -> None:
 @click.option(
     "-o", "--output", metavar="RUN", required=True, type=click.Path(path_type=Path), help="Run folder to make."
 )
-def import_command(paths: tuple[Path, ...], output: Path) -> None:
+@click.option(
+    "--allow-pickle",
+    is_flag=True,
+    help="Read pickled dumps of the flight recorder too; only data is taken from them, nothing is run.",
+)
+def import_command(paths: tuple[Path, ...], output: Path, allow_pickle: bool) -> None:
     """Make a run folder of traces that other tools recorded, for every command here and the dashboard.
 
-    Takes files or folders of PyTorch's profiler (one or more a rank). Collectives are matched over the ranks, and from
-    them follows how far the ranks' clocks are apart.
+    Takes files or folders of PyTorch's profiler (one or more a rank) and of torch.distributed's flight recorder (of a
+    job that hung it says which rank did not come to which collective). Collectives are matched over the ranks, and
+    from them follows how far the ranks' clocks are apart.
     """
     from ringtune.timeline.importing.imported import import_run
 
-    made = import_run(paths, output)
+    made = import_run(paths, output, allow_pickle=allow_pickle)
     for sentence in made.sentences():
         click.echo(sentence)
     _warn(made.report)

@@ -60,26 +60,29 @@ class Imported:
         ranks, size = [part.rank for part in self.trace.parts], self.trace.size
         tools = ", ".join(sorted(set(self.source.tools.values())))
         word = "rank" if len(ranks) == 1 else "ranks"
+        hang = self.source.hang
         return [
+            *(hang.lines() if hang else []),
             f"{self.run}: {len(self.trace.spans)} spans of {tools}, {word} {ranks_text(ranks)} of {size}",
             self.matches.sentence(),
             *(skew.sentence(applied=skew.rank in self.corrected) for skew in self.skews.values()),
         ]
 
 
-def import_run(paths: Sequence[Path], run: Path) -> Imported:
+def import_run(paths: Sequence[Path], run: Path, *, allow_pickle: bool = False) -> Imported:
     """Make a run folder of recordings of other tools.
 
     Args:
         paths: Files, or folders of them; one or more a rank, all of one job.
         run: The folder to make; that of an earlier import is replaced.
+        allow_pickle: Whether pickled dumps of flight recorders may be read.
 
     Raises:
         RingtuneError: There is no trace, a rank is not known or comes twice, they are of different jobs, or the folder
             holds something else.
     """
     _check_folder(run)
-    source = read_sources(paths)
+    source = read_sources(paths, allow_pickle=allow_pickle)
     traces, matches = matched(in_order(source.traces))
     walls = [_wall(trace) for trace in traces]
     found = skews(join(traces, walls))
@@ -184,7 +187,7 @@ def _document(made: Imported) -> dict[str, Any]:
     return {
         "format": layout.FORMAT,
         "name": made.run.name,
-        "status": "finished",
+        "status": "failed" if made.source.hang else "finished",
         "created_unix_ns": begin_ns,
         "ended_unix_ns": end_ns,
         "size": size,
@@ -214,6 +217,7 @@ def _document(made: Imported) -> dict[str, Any]:
                 }
                 for skew in made.skews.values()
             ],
+            "hang": made.source.hang.lines() if made.source.hang else [],
             "problems": made.report.sentences(),
         },
     }

@@ -19,7 +19,7 @@ from ringtune.timeline.spans import Ints, SpanTable, Trace, concatenate
 from ringtune.timeline.vocabulary import Stage
 
 _PEER_TO_PEER = re.compile(r"send|recv", re.IGNORECASE)
-_SAME_BYTES = frozenset({"ALLREDUCE", "BROADCAST"})
+SAME_BYTES = frozenset({"ALLREDUCE", "BROADCAST"})
 """Collectives whose ranks all give or take the same number of bytes."""
 
 
@@ -124,7 +124,7 @@ def _check_one_job(traces: Sequence[Trace], moves: SpanTable, batch: Ints) -> No
     kinds = [kind_of(name) for name in moves.names]
     words, kind_of_name = np.unique(kinds or [""], return_inverse=True)
     kind = kind_of_name.reshape(-1)[moves.name]
-    sized = np.isin(kind, np.flatnonzero(np.isin(words, list(_SAME_BYTES))))
+    sized = np.isin(kind, np.flatnonzero(np.isin(words, list(SAME_BYTES))))
     what = np.stack((kind, np.where(sized, moves.bytes, 0)))
     order = np.argsort(batch, kind="stable")
     same = batch[order][1:] == batch[order][:-1]

@@ -138,7 +138,9 @@ def _shared(table: BatchTable, via: int, rank: int) -> _Shared:
     if via not in table.ranks or rank not in table.ranks:
         return _Shared(*np.empty((4, 0), dtype=np.int64))
     first, second = table.ranks.index(via), table.ranks.index(rank)
-    both = (table.begin[:, first] != MISSING) & (table.begin[:, second] != MISSING)
+    # What has no length has an end that nobody saw.
+    known = (table.begin != MISSING) & (table.end > table.begin)
+    both = known[:, first] & known[:, second]
     order = np.flatnonzero(both)[np.argsort(table.end[both, second], kind="stable")]
     begin, end = table.begin[order], table.end[order]
     return _Shared(

@@ -9,12 +9,15 @@ from pathlib import Path
 
 from ringtune import layout
 from ringtune.errors import RingtuneError, TraceIoError
+from ringtune.timeline.importing.flight_recorder import Dump, is_dump, read_dump, trace_of
+from ringtune.timeline.importing.hang import Hang, find_hang
 from ringtune.timeline.merging.parts import joinable
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.reading.stream import EventStream
 from ringtune.timeline.spans import Trace
 
-_SUFFIXES = (".json", ".json.gz")
+_NAMES = re.compile(r"\.json(?:\.gz)?$|trace_rank_\d+$")
+"""Files of a folder that are looked at; flight recorders name theirs without a suffix."""
 _TORCH_NAME = re.compile(r"^(?P<host>.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
 """As ``tensorboard_trace_handler`` names a file: host, process, moment."""
 
@@ -27,11 +30,13 @@ class Source:
         traces: One or more a rank.
         tools: Which tool wrote each file, by path.
         problems: Files left out, one sentence each.
+        hang: Why the job hung, by the dumps of its flight recorders; None where nothing hangs.
     """
 
     traces: tuple[Trace, ...]
     tools: dict[str, str]
     problems: tuple[str, ...]
+    hang: Hang | None = None
 
 
 def is_kineto(file: Path, head: bytes) -> bool:
@@ -57,35 +62,55 @@ class Tool:
     read: Callable[[Path], list[Trace]]
 
 
+FLIGHT_RECORDER = "flight recorder of torch.distributed"
+
 TOOLS = (Tool("PyTorch profiler", is_kineto, read_profile),)
+_KNOWN = ", ".join([*(tool.name for tool in TOOLS), FLIGHT_RECORDER])
 
 
-def read_sources(paths: Sequence[Path]) -> Source:
+def read_sources(paths: Sequence[Path], *, allow_pickle: bool = False) -> Source:
     """Read files, and all traces in folders and theirs.
+
+    Args:
+        paths: Files and folders.
+        allow_pickle: Whether pickled dumps of flight recorders may be read.
 
     Raises:
         RingtuneError: There is no trace, a rank is not known or comes twice, or they are of different jobs.
     """
     traces: list[Trace] = []
+    dumps: dict[int, Dump] = {}
     tools: dict[str, str] = {}
     problems: list[str] = []
     for path in _files(paths):
         try:
-            tool = _tool_of(path)
-            traces += tool.read(path)
-            tools[str(path)] = tool.name
+            head = next(EventStream(path).chunks(), b"")
+            tool = next((tool for tool in TOOLS if tool.wrote(path, head)), None)
+            if tool is not None:
+                traces += tool.read(path)
+                tools[str(path)] = tool.name
+            elif is_dump(path, head):
+                _keep(dumps, read_dump(path, allow_pickle=allow_pickle))
+            else:
+                problems.append(f"{path}: not a file of {_KNOWN}; left out")
         except TraceIoError as error:
             problems.append(str(error))
+    hang = find_hang(list(dumps.values()))
+    stalls = hang.instants() if hang else []
+    last_ns = max((dump.last_ns for dump in dumps.values()), default=0)
+    for rank, dump in dumps.items():
+        traces.append(trace_of(dump, last_ns, [found for found in stalls if found.rank == rank]))
+        tools[str(dump.path)] = FLIGHT_RECORDER
     if not traces:
         said = f": {problems[0]}" if problems else ""
         raise RingtuneError(
             f"{', '.join(map(str, paths))}: no trace that can be imported{said}; "
-            f"give files of {', '.join(tool.name for tool in TOOLS)}, or a folder of them"
+            f"give files of {_KNOWN}, or a folder of them"
         )
     _check_ranks(traces)
     usable, unusable = joinable(traces)
     _check_sizes(usable)
-    return Source(tuple(usable), tools, (*problems, *unusable))
+    return Source(tuple(usable), tools, (*problems, *unusable), hang)
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
@@ -96,20 +121,18 @@ def _files(paths: Sequence[Path]) -> list[Path]:
         if not path.exists():
             raise RingtuneError(f"{path}: no such file or folder; check the path")
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        named = (
-            [file for file in inside if file.name.endswith(_SUFFIXES) and file.is_file()] if path.is_dir() else inside
-        )
+        named = [file for file in inside if _NAMES.search(file.name) and file.is_file()] if path.is_dir() else inside
         found |= dict.fromkeys(file.resolve() for file in named)
     return list(found)
 
 
-def _tool_of(file: Path) -> Tool:
-    head = next(EventStream(file).chunks(), b"")
-    tool = next((tool for tool in TOOLS if tool.wrote(file, head)), None)
-    if tool is None:
-        known = ", ".join(tool.name for tool in TOOLS)
-        raise TraceIoError(f"{file}: not a file of {known}; left out")
-    return tool
+def _keep(dumps: dict[int, Dump], dump: Dump) -> None:
+    """Take a rank's dump; of one that is there pickled and as JSON, the one with stacks."""
+    before = dumps.get(dump.rank)
+    if before is not None and before.path.name.removesuffix(".json") != dump.path.name.removesuffix(".json"):
+        raise RingtuneError(f"rank {dump.rank} comes twice: {before.path} and {dump.path}; give each rank's dump once")
+    if before is None or any(call.frames for call in dump.calls):
+        dumps[dump.rank] = dump
 
 
 def _check_ranks(traces: Sequence[Trace]) -> None:
