@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,8 +84,9 @@ def import_run(paths: Sequence[Path], run: Path, *, allow_pickle: bool = False) 
     source = read_sources(paths, allow_pickle=allow_pickle)
     traces, matches = matched(in_order(source.traces))
     walls = [_wall(trace) for trace in traces]
-    found = skews(join(traces, walls))
-    corrections = _corrections(traces, found)
+    apart = join(traces, walls)
+    found, clocks = skews(apart)
+    corrections = _corrections(apart, found, clocks)
     offsets = [corrections[one.parts[0].rank][0].over(_base(one.parts[0])) for one in traces]
     trace = join([_on_host(one, corrections[one.parts[0].rank][1]) for one in traces], offsets)
     write_merged(layout.timeline_file(run), trace, problems=source.problems, missing=missing_ranks(trace))
@@ -121,30 +121,23 @@ def _wall(trace: Trace) -> HostOffset:
     return fixed_offset(_base(trace.parts[0]), None, "wall")
 
 
-def _corrections(traces: Sequence[Trace], found: dict[int, Skew]) -> dict[int, tuple[HostOffset, str]]:
+def _corrections(
+    trace: Trace, found: dict[int, Skew], clocks: Sequence[tuple[int, ...]]
+) -> dict[int, tuple[HostOffset, str]]:
     """What is to be added to each rank's wall clock, and the rank's host.
 
-    The ranks of a host share its clock where their skews allow that: it is corrected by the sharpest of them. Ranks
-    for which that is not so, or whose host has no name, have a host of their own: analyses take the times of one host
-    as exact.
+    A clock of its own is a host of its own, since analyses take the times of one host as exact.
     """
-    hosts: dict[str, list[int]] = {}
-    for trace in traces:
-        ranks = hosts.setdefault(trace.parts[0].host, [])
-        ranks += [trace.parts[0].rank] if trace.parts[0].rank not in ranks else []
+    hosts = {part.rank: part.host for part in trace.parts}
+    taken: set[str] = set()
     answer: dict[int, tuple[HostOffset, str]] = {}
-    for host, ranks in hosts.items():
-        known = [found[rank] for rank in ranks if rank in found]
-        low = max([skew.low_ns for skew in known] + [0] * (len(known) < len(ranks)))
-        high = min([skew.high_ns for skew in known] + [0] * (len(known) < len(ranks)))
-        if host and low <= high:
-            sharpest = min(known, key=lambda skew: math.inf if skew.error_ns is None else skew.error_ns, default=None)
-            here = len(known) < len(ranks)  # the reference rank's own host
-            clock = _EXACT if here or sharpest is None else sharpest.correction()
-            answer |= dict.fromkeys(ranks, (clock, host))
-        else:
-            answer |= {skew.rank: (skew.correction(), f"{host or 'host'}#{skew.rank}") for skew in known}
-            answer |= {rank: (_EXACT, host) for rank in ranks if rank not in found}
+    for ranks in clocks:
+        host = hosts.get(ranks[0], "")
+        if ranks is not clocks[0] and (not host or host in taken):
+            host = f"{host or 'host'}#{ranks[0]}"
+        taken.add(host)
+        clock = _EXACT if ranks is clocks[0] else found[ranks[0]].correction()
+        answer |= dict.fromkeys(ranks, (clock, host))
     return answer
 
 

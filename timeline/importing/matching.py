@@ -88,7 +88,7 @@ def _batches(moves: SpanTable) -> tuple[Ints, int]:
     known = len(np.unique(keys[keys > 0]))
     if len(ordered):
         rest = moves.take(ordered)
-        _, name = np.unique(np.stack((rest.name, _group(rest))), axis=1, return_inverse=True)
+        _, name = np.unique(np.stack((rest.name, rest.tensor, _group(rest))), axis=1, return_inverse=True)
         keys[ordered] = -numbered(replace(rest, name=name.reshape(-1).astype(np.int32))).batch
     _, number = np.unique(keys, return_inverse=True)
     first = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).max)

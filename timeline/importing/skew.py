@@ -6,8 +6,11 @@ of rank s to get that of rank r. No rank is done before the last one has begun:
     b_r(c) - e_s(c) <= o <= e_r(c) - b_s(c)    for every c that needs the data of all ranks.
 
 Each c is an interval for o. [low, high] is where most of them agree (all of them, unless the clocks drift or
-collectives were matched wrongly). All ranks end at about the same time, so the estimate is the median of
-e_r(c) - e_s(c), kept within [low, high]; its error is at most the distance to the farther end.
+collectives were matched wrongly). That alone says little where one rank is always late: the others wait for long.
+But all ranks end at about the same time: within the time from the last one's begin to its end, t(c) = the shortest span
+of c, which no clock but its own has measured. So the estimate is the median of e_r(c) - e_s(c), over the quarter of the
+collectives with the least t, kept within [low, high]; its error is the median of t plus the distance from the estimate,
+or the distance to the farther of low and high, if that is less.
 Where one offset does not suit all collectives and a line does better, it is a line: the clocks drift.
 
 Source: K. Marzullo, Maintaining the Time in a Distributed System, 1984 (agreement of most intervals).
@@ -21,7 +24,7 @@ import numpy as np
 
 from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.bandwidth import kind_of
-from ringtune.timeline.analysis.batches import MISSING, BatchTable, batch_table
+from ringtune.timeline.analysis.batches import MISSING, batch_table
 from ringtune.timeline.merging.clocks import HostOffset, drifts, fixed_offset
 from ringtune.timeline.spans import Ints, Mask, Trace
 from ringtune.timeline.units import time_text
@@ -41,6 +44,7 @@ class Skew:
         offset_ns: Add it to the rank's clock.
         error_ns: The offset is right within plus or minus this; None where no collective joins the two.
         low_ns, high_ns: Bounds of the offset.
+        surely: Whether a clock without any skew is impossible, wherever the ranks ended.
         drift_ppb: What the clock loses a second, in ns.
         collectives: How many the estimate rests on.
         contradicting: How many no offset of these suits.
@@ -53,6 +57,7 @@ class Skew:
     error_ns: int | None
     low_ns: int
     high_ns: int
+    surely: bool
     drift_ppb: int
     collectives: int
     contradicting: int
@@ -85,74 +90,131 @@ class Skew:
         return text + ("; corrected" if applied else "; equal clocks are within the bounds, nothing corrected")
 
 
-def skews(trace: Trace) -> dict[int, Skew]:
-    """Return the skew of every rank but the lowest, which is the reference; clocks must stand as they were recorded.
+def skews(trace: Trace) -> tuple[dict[int, Skew], list[tuple[int, ...]]]:
+    """Return the skew of every rank but the lowest, which is the reference, and which ranks share a clock.
 
-    A rank that shares no collective with the reference is measured over one that does; bounds add up.
+    Ranks of a host share its clock unless their collectives rule that out; what any of them shows bounds it. A clock
+    that shares no collective with the reference's is measured over one that does; bounds add up.
+
+    Args:
+        trace: All ranks, with their clocks as they were recorded.
 
     Raises:
         RingtuneError: Less than half of two ranks' collectives agree on an offset: they are of different jobs.
     """
-    table = batch_table(trace)
-    texts = [kind_of(table.labels[label]) in _NEED_ALL for label in table.label.tolist()]
-    table = table.take(np.array(texts, dtype=np.bool_))
-    ranks = trace.ranks
+    moments = _moments(trace)
+    clocks = _clocks(trace, moments)
     found: dict[int, Skew] = {}
-    reached = list(ranks[:1])
-    while True:
-        joins = ((via, rank) for via in reached for rank in ranks[1:] if rank not in found)
-        pairs = ((via, rank, _shared(table, via, rank)) for via, rank in joins)
+    for rank in clocks[0][1:]:
+        shared = _shared(moments, clocks[0][:1], (rank,))
+        found[rank] = _measured(clocks[0][0], rank, shared, trace.origin_ns)
+    reached = clocks[:1]
+    while len(reached) < len(clocks):
+        others = [clock for clock in clocks if clock not in reached]
+        pairs = ((via, clock, _shared(moments, via, clock)) for via in reached for clock in others)
         nearest = next((pair for pair in pairs if len(pair[2].low)), None)
         if nearest is None:
+            alone = Skew(0, clocks[0][0], 0, None, MISSING, -MISSING, False, 0, 0, 0, fixed_offset(0, None, "none"))
+            found |= {rank: replace(alone, rank=rank) for clock in others for rank in clock}
             break
-        via, rank, shared = nearest
-        skew = _measured(via, rank, shared, trace.origin_ns)
-        found[rank] = skew if via == ranks[0] else _over(found[via], skew)
-        reached.append(rank)
-    alone = fixed_offset(0, None, "none")
-    for rank in ranks[1:]:
-        found.setdefault(rank, Skew(rank, ranks[0], 0, None, MISSING, -MISSING, 0, 0, 0, alone))
-    return found
+        via, clock, shared = nearest
+        skew = _measured(via[0], clock[0], shared, trace.origin_ns)
+        if via is not clocks[0]:
+            skew = _over(found[via[0]], skew)
+        found |= {rank: replace(skew, rank=rank) for rank in clock}
+        reached.append(clock)
+    return dict(sorted(found.items())), clocks
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Begin and end by rank and collective, `MISSING` where nothing or no length was recorded; the shortest spans."""
+
+    begin: dict[int, Ints]
+    end: dict[int, Ints]
+    shortest: Ints
+
+
+def _moments(trace: Trace) -> _Moments:
+    # A batch is named by its collective, not by its tensor.
+    table = batch_table(replace(trace, spans=replace(trace.spans, tensor=np.zeros_like(trace.spans.tensor))))
+    chosen = np.array([kind_of(table.labels[label]) in _NEED_ALL for label in table.label.tolist()], dtype=np.bool_)
+    table = table.take(chosen)
+    # What has no length has an end that nobody saw.
+    known = (table.begin != MISSING) & (table.end > table.begin)
+    begin, end = (np.where(known, column, MISSING) for column in (table.begin, table.end))
+    nothing = np.full(len(table.ids), MISSING, dtype=np.int64)
+    places = {rank: column for column, rank in enumerate(table.ranks)}
+    of_rank = [(rank, places.get(rank)) for rank in trace.ranks]
+    return _Moments(
+        {rank: nothing if at is None else begin[:, at] for rank, at in of_rank},
+        {rank: nothing if at is None else end[:, at] for rank, at in of_rank},
+        np.where(known, table.end - table.begin, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max),
+    )
+
+
+def _clocks(trace: Trace, moments: _Moments) -> list[tuple[int, ...]]:
+    """Ranks by the clock that they share; the lowest rank's first."""
+    hosts = {part.rank: part.host for part in trace.parts}
+    clocks: list[tuple[int, ...]] = []
+    for rank in trace.ranks:
+        for at, clock in enumerate(clocks):
+            same = hosts.get(rank) and hosts.get(rank) == hosts.get(clock[0])
+            if same and not _measured(clock[0], rank, _shared(moments, clock, (rank,)), 0).surely:
+                clocks[at] = (*clock, rank)
+                break
+        else:
+            clocks.append((rank,))
+    return clocks
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """Collectives that two ranks recorded: what each allows, how far apart it ended, and when by the second's clock."""
+    """Collectives that the ranks of two clocks recorded: what each allows, how far apart it ended, its shortest span,
+    and when it ended by the second clock.
+    """
 
     low: Ints
     high: Ints
     ends: Ints
+    shortest: Ints
     moment: Ints
 
-    def take(self, chosen: Mask) -> _Shared:
-        return _Shared(self.low[chosen], self.high[chosen], self.ends[chosen], self.moment[chosen])
-
     def estimate(self) -> tuple[int, int, int, int, Mask]:
-        """Offset, error, bounds, and which collectives agree on them."""
+        """Offset, error, bounds, and which collectives agree on these."""
         least, most, agree = agreed(self.low, self.high)
-        offset = min(max(int(np.median(self.ends[agree])), least), most)
-        return offset, max(most - offset, offset - least), least, most, agree
+        quick = agree & (self.shortest <= np.quantile(self.shortest[agree], 0.25))
+        ends = self.ends[quick]
+        offset = min(max(int(np.median(ends)), least), most)
+        error = int(np.ceil(np.median(self.shortest[quick] + np.abs(ends - offset))))
+        return offset, min(error, max(most - offset, offset - least)), least, most, agree
 
 
-def _shared(table: BatchTable, via: int, rank: int) -> _Shared:
-    if via not in table.ranks or rank not in table.ranks:
-        return _Shared(*np.empty((4, 0), dtype=np.int64))
-    first, second = table.ranks.index(via), table.ranks.index(rank)
-    # What has no length has an end that nobody saw.
-    known = (table.begin != MISSING) & (table.end > table.begin)
-    both = known[:, first] & known[:, second]
-    order = np.flatnonzero(both)[np.argsort(table.end[both, second], kind="stable")]
-    begin, end = table.begin[order], table.end[order]
+def _shared(moments: _Moments, via: tuple[int, ...], clock: tuple[int, ...]) -> _Shared:
+    """What the ranks of two clocks recorded both: no rank is done before the last of all has begun."""
+    (begin, end), (other_begin, other_end) = (
+        (
+            np.max([moments.begin[rank] for rank in ranks], axis=0),
+            np.min([np.where(moments.end[rank] == MISSING, -MISSING, moments.end[rank]) for rank in ranks], axis=0),
+        )
+        for ranks in (via, clock)
+    )
+    both = np.flatnonzero((begin != MISSING) & (other_begin != MISSING))
+    order = both[np.argsort(other_end[both], kind="stable")]
     return _Shared(
-        low=begin[:, first] - end[:, second],
-        high=end[:, first] - begin[:, second],
-        ends=end[:, first] - end[:, second],
-        moment=end[:, second],
+        low=(begin - other_end)[order],
+        high=(end - other_begin)[order],
+        ends=(end - other_end)[order],
+        shortest=moments.shortest[order],
+        moment=other_end[order],
     )
 
 
 def _measured(via: int, rank: int, shared: _Shared, origin_ns: int) -> Skew:
+    if not len(shared.low):
+        return Skew(rank, via, 0, None, MISSING, -MISSING, False, 0, 0, 0, fixed_offset(0, None, "none"))
     offset, error, least, most, agree = shared.estimate()
+    surely = not least <= 0 <= most
     clock = fixed_offset(offset, error, "collectives")
     if not agree.all():
         drifting, suits = _drifting(shared, origin_ns)
@@ -160,6 +222,7 @@ def _measured(via: int, rank: int, shared: _Shared, origin_ns: int) -> Skew:
             clock, agree = drifting, suits
             offset, error = clock.at(int(np.median(shared.moment)) + origin_ns), clock.error_ns or 0
             least, most = offset - error, offset + error
+    least, most = max(least, offset - error), min(most, offset + error)
     count, other = int(agree.sum()), int((~agree).sum())
     if count < other and len(agree) >= _FEW:
         raise RingtuneError(
@@ -167,7 +230,7 @@ def _measured(via: int, rank: int, shared: _Shared, origin_ns: int) -> Skew:
             "suit any offset of their clocks; import each job by itself"
         )
     drift = round((clock.drift or 0.0) * 1e9)
-    return Skew(rank, via, offset, error, least, most, drift, count, other, clock)
+    return Skew(rank, via, offset, error, least, most, surely, drift, count, other, clock)
 
 
 def _drifting(shared: _Shared, origin_ns: int) -> tuple[HostOffset, Mask]:
@@ -182,10 +245,12 @@ def _drifting(shared: _Shared, origin_ns: int) -> tuple[HostOffset, Mask]:
     moved = np.rint(drift * (shared.moment - middle)).astype(np.int64)
     level = replace(shared, low=shared.low - moved, high=shared.high - moved, ends=shared.ends - moved)
     offset, error, *_, agree = level.estimate()
-    kept = level.take(agree)
-    least, most = drifts(*(values.astype(np.float64) for values in (
-        kept.moment - middle, (kept.low + kept.high) / 2, (kept.high - kept.low) / 2
-    )))  # fmt: skip
+    quick = agree & (np.abs(level.ends - offset) <= level.shortest)
+    low, high = np.maximum(level.low, level.ends - level.shortest), np.minimum(level.high, level.ends + level.shortest)
+    moment, low, high = ((column[quick] - zero).astype(np.float64) for column, zero in (
+        (level.moment, middle), (low, offset), (high, offset)
+    ))  # fmt: skip
+    least, most = drifts(moment, (low + high) / 2, (high - low) / 2) if np.unique(moment).size > 1 else (-1e-4, 1e-4)
     first, last = int(shared.moment[0]), int(shared.moment[-1])
     unsure = max(abs(least), abs(most))
     at_ns = np.array([first, last], dtype=np.int64) + origin_ns

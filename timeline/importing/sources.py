@@ -9,15 +9,17 @@ from pathlib import Path
 
 from ringtune import layout
 from ringtune.errors import RingtuneError, TraceIoError
+from ringtune.timeline.importing.devices import with_device_ranks
 from ringtune.timeline.importing.flight_recorder import Dump, is_dump, read_dump, trace_of
 from ringtune.timeline.importing.hang import Hang, find_hang
+from ringtune.timeline.importing.xla import is_xla, read_xla
 from ringtune.timeline.merging.parts import joinable
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.reading.stream import EventStream
 from ringtune.timeline.spans import Trace
 
-_NAMES = re.compile(r"\.json(?:\.gz)?$|trace_rank_\d+$")
-"""Files of a folder that are looked at; flight recorders name theirs without a suffix."""
+_NAMES = re.compile(r"^(?!perfetto_trace\.).*\.json(?:\.gz)?$|trace_rank_\d+$")
+"""Files of a folder that are looked at; flight recorders name theirs without a suffix, and JAX writes some twice."""
 _TORCH_NAME = re.compile(r"^(?P<host>.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
 """As ``tensorboard_trace_handler`` names a file: host, process, moment."""
 
@@ -55,16 +57,27 @@ def read_profile(file: Path) -> list[Trace]:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool whose files can be imported: its name, how to tell them by their first bytes, how to read one."""
+    """A tool whose files can be imported.
+
+    Attributes:
+        name: Its name.
+        wrote: How to tell its files by their first bytes.
+        read: How to read one.
+        of_host: Its files are of whole hosts: each gives one trace a device, without ranks.
+    """
 
     name: str
     wrote: Callable[[Path, bytes], bool]
     read: Callable[[Path], list[Trace]]
+    of_host: bool = False
 
 
 FLIGHT_RECORDER = "flight recorder of torch.distributed"
 
-TOOLS = (Tool("PyTorch profiler", is_kineto, read_profile),)
+TOOLS = (
+    Tool("PyTorch profiler", is_kineto, read_profile),
+    Tool("JAX profiler", is_xla, read_xla, of_host=True),
+)
 _KNOWN = ", ".join([*(tool.name for tool in TOOLS), FLIGHT_RECORDER])
 
 
@@ -79,6 +92,7 @@ def read_sources(paths: Sequence[Path], *, allow_pickle: bool = False) -> Source
         RingtuneError: There is no trace, a rank is not known or comes twice, or they are of different jobs.
     """
     traces: list[Trace] = []
+    hosts: dict[Path, list[Trace]] = {}
     dumps: dict[int, Dump] = {}
     tools: dict[str, str] = {}
     problems: list[str] = []
@@ -87,14 +101,19 @@ def read_sources(paths: Sequence[Path], *, allow_pickle: bool = False) -> Source
             head = next(EventStream(path).chunks(), b"")
             tool = next((tool for tool in TOOLS if tool.wrote(path, head)), None)
             if tool is not None:
-                traces += tool.read(path)
+                found = tool.read(path)
                 tools[str(path)] = tool.name
+                if tool.of_host:
+                    hosts[path] = found
+                else:
+                    traces += found
             elif is_dump(path, head):
                 _keep(dumps, read_dump(path, allow_pickle=allow_pickle))
             else:
                 problems.append(f"{path}: not a file of {_KNOWN}; left out")
         except TraceIoError as error:
             problems.append(str(error))
+    traces += with_device_ranks(hosts)
     hang = find_hang(list(dumps.values()))
     stalls = hang.instants() if hang else []
     last_ns = max((dump.last_ns for dump in dumps.values()), default=0)

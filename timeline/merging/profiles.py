@@ -18,8 +18,9 @@ _MOMENT = re.compile(r"\.\d{10,}(?=\.)")
 _NUMBER = re.compile(r"\d+")
 
 
-def _padded(number: re.Match[str]) -> str:
-    return number[0].zfill(20)
+def natural(name: str) -> str:
+    """Return a key that sorts names with their numbers as numbers: process 999 comes before 1000."""
+    return _NUMBER.sub(lambda number: number[0].zfill(20), name)
 
 
 def with_ranks(traces: Sequence[Trace]) -> list[Trace]:
@@ -31,15 +32,14 @@ def with_ranks(traces: Sequence[Trace]) -> list[Trace]:
     """
     if any(part.rank_known for trace in traces for part in trace.parts) or not _overlap(traces):
         return list(traces)
-    # Numbers count as numbers: process 999 comes before 1000.
-    processes = sorted({_process(trace) for trace in traces}, key=lambda name: _NUMBER.sub(_padded, name))
+    processes = sorted({_process(trace) for trace in traces}, key=natural)
     print(
         f"ringtune warning: these {len(processes)} profiles do not name their ranks, which are taken from the order of "
         f"the files' names: {processes[0]} is rank 0; to say otherwise put the rank into each name, as in "
         "profile-rank0.json",
         file=sys.stderr,
     )
-    return [_as_rank(trace, processes.index(_process(trace)), len(processes)) for trace in traces]
+    return [as_rank(trace, processes.index(_process(trace)), len(processes)) for trace in traces]
 
 
 def unix_range(trace: Trace) -> tuple[int, int]:
@@ -57,10 +57,11 @@ def _process(trace: Trace) -> str:
     return _MOMENT.sub("", str(trace.path))
 
 
-def _as_rank(trace: Trace, rank: int, size: int) -> Trace:
+def as_rank(trace: Trace, rank: int, size: int) -> Trace:
+    """Return a trace of one rank as that of this rank of so many, if it does not say more."""
     return replace(
         trace,
         spans=replace(trace.spans, rank=np.full_like(trace.spans.rank, rank)),
         instants=tuple(replace(instant, rank=rank) for instant in trace.instants),
-        parts=tuple(replace(part, rank=rank, size=max(part.size, size)) for part in trace.parts),
+        parts=tuple(replace(part, rank=rank, size=max(part.size, size), rank_known=True) for part in trace.parts),
     )
