@@ -73,9 +73,10 @@ def merge_command(source: tuple[Path, ...], output: Path | None) -> None:
 def import_command(paths: tuple[Path, ...], output: Path, allow_pickle: bool) -> None:
     """Make a run folder of traces that other tools recorded, for every command here and the dashboard.
 
-    Takes files or folders of PyTorch's profiler (one or more a rank) and of torch.distributed's flight recorder (of a
-    job that hung it says which rank did not come to which collective). Collectives are matched over the ranks, and
-    from them follows how far the ranks' clocks are apart.
+    Takes files or folders of PyTorch's profiler (one or more a rank), JAX's traces and Nsight Systems' SQLite exports
+    (every device is a rank), and dumps of torch.distributed's flight recorder (of a job that hung it says which rank
+    did not come to which collective). Collectives are matched over the ranks, and from them follows how far the ranks'
+    clocks are apart.
     """
     from ringtune.timeline.importing.imported import import_run
 

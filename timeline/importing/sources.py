@@ -12,13 +12,14 @@ from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.importing.devices import with_device_ranks
 from ringtune.timeline.importing.flight_recorder import Dump, is_dump, read_dump, trace_of
 from ringtune.timeline.importing.hang import Hang, find_hang
+from ringtune.timeline.importing.nsight import is_nsight, read_nsight
 from ringtune.timeline.importing.xla import is_xla, read_xla
 from ringtune.timeline.merging.parts import joinable
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.reading.stream import EventStream
 from ringtune.timeline.spans import Trace
 
-_NAMES = re.compile(r"^(?!perfetto_trace\.).*\.json(?:\.gz)?$|trace_rank_\d+$")
+_NAMES = re.compile(r"^(?!perfetto_trace\.).*\.(?:json(?:\.gz)?|sqlite)$|trace_rank_\d+$")
 """Files of a folder that are looked at; flight recorders name theirs without a suffix, and JAX writes some twice."""
 _TORCH_NAME = re.compile(r"^(?P<host>.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
 """As ``tensorboard_trace_handler`` names a file: host, process, moment."""
@@ -77,6 +78,7 @@ FLIGHT_RECORDER = "flight recorder of torch.distributed"
 TOOLS = (
     Tool("PyTorch profiler", is_kineto, read_profile),
     Tool("JAX profiler", is_xla, read_xla, of_host=True),
+    Tool("Nsight Systems (SQLite export)", is_nsight, read_nsight, of_host=True),
 )
 _KNOWN = ", ".join([*(tool.name for tool in TOOLS), FLIGHT_RECORDER])
 
@@ -110,7 +112,8 @@ def read_sources(paths: Sequence[Path], *, allow_pickle: bool = False) -> Source
             elif is_dump(path, head):
                 _keep(dumps, read_dump(path, allow_pickle=allow_pickle))
             else:
-                problems.append(f"{path}: not a file of {_KNOWN}; left out")
+                export = ": export it with `nsys export --type sqlite`" if path.suffix == ".nsys-rep" else ""
+                problems.append(f"{path}: not a file of {_KNOWN}{export}; left out")
         except TraceIoError as error:
             problems.append(str(error))
     traces += with_device_ranks(hosts)
