@@ -15,13 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtune.errors import RingtuneError
-from ringtune.timeline.analysis.batches import MISSING, batch_table
+from ringtune.timeline.analysis.batches import MISSING, batch_table, rank_steps
+from ringtune.timeline.analysis.efficiency import efficiency
 from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.cli import timeline
 from ringtune.timeline.importing.imported import import_run
 from ringtune.timeline.importing.skew import agreed
 from ringtune.timeline.inputs import load
 from ringtune.timeline.runs.run import list_runs
+from ringtune.timeline.vocabulary import Stage
 from tests.timeline.foreign_job import PlantedJob
 from tests.timeline.helpers import rows
 
@@ -146,6 +148,25 @@ def test_every_command_opens_the_run(tmp_path: Path) -> None:
     assert (listed.name, listed.status, listed.size, listed.problems) == ("run", "finished", 3, [])
     assert {rank: len(table) for rank, table in listed.steps.items()} == {0: 24, 1: 24, 2: 24}
     assert int(listed.steps[0].wait_ns.sum()) > int(listed.steps[1].wait_ns.sum()) > 0
+
+
+def test_without_marked_steps_an_optimizers_calls_end_them(tmp_path: Path) -> None:
+    job = PlantedJob(ranks=2, steps=9)
+    files = job.write(tmp_path / "in")
+    for rank, file in enumerate(files):
+        document = job.document(rank)
+        for event in document["traceEvents"]:
+            if event["name"].startswith("ProfilerStep"):
+                event |= {"name": "Optimizer.step#SGD.step", "ts": event["ts"] + event["dur"] - 1, "dur": 1}
+        file.write_bytes(orjson.dumps(document))
+    made = import_run(files, tmp_path / "run")
+    for rank in (0, 1):
+        steps = rank_steps(made.trace, rank)
+        assert steps is not None and steps.number.tolist() == list(range(9))
+        assert steps.begin[1:].tolist() == steps.end[:-1].tolist()
+        moves = made.trace.spans.of_rank(rank).of_stage(Stage.COMMUNICATE)
+        assert moves.step.tolist() == [step for step in range(9) for _ in range(3)]
+    assert efficiency(made.trace).steps == 9
 
 
 def test_an_import_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from ringtune.timeline.analysis.intervals import difference, length
 from ringtune.timeline.importing.matching import Matches, matched
 from ringtune.timeline.importing.skew import Skew, skews
 from ringtune.timeline.importing.sources import Source, read_sources
+from ringtune.timeline.importing.steps import with_optimizer_steps
 from ringtune.timeline.merging.clocks import HostOffset, fixed_offset
 from ringtune.timeline.merging.merge import join
 from ringtune.timeline.merging.merged_file import write_merged
@@ -83,6 +84,7 @@ def import_run(paths: Sequence[Path], run: Path, *, allow_pickle: bool = False) 
     _check_folder(run)
     source = read_sources(paths, allow_pickle=allow_pickle)
     traces, matches = matched(in_order(source.traces))
+    traces = [with_optimizer_steps(trace) for trace in traces]  # not before: a device lags behind the host's steps
     walls = [_wall(trace) for trace in traces]
     apart = join(traces, walls)
     found, clocks = skews(apart)
