@@ -248,6 +248,22 @@ def test_a_torn_dump_is_left_out_and_named(kept: int, pickled: bool, tmp_path_fa
     assert any("nccl_trace_rank_2" in problem for problem in made.report.problems)
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    key=st.sampled_from(sorted(entry(1))),
+    value=st.sampled_from([None, -1, 1e300, "x", [], {}, [["a"]], True, 2**70]),
+)
+def test_an_odd_entry_costs_its_file_at_most(key: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("odd")
+    documents = stuck(3, 2, 3)
+    documents[2]["entries"][0][key] = value
+    write(folder, {rank: documents[rank] for rank in (0, 1)})
+    (folder / "nccl_trace_rank_2").write_bytes(pickle.dumps(documents[2], protocol=2))
+    made = import_run([folder], folder / "run", allow_pickle=True)
+    assert set(made.trace.ranks) >= {0, 1} and made.source.hang is not None
+    assert all("nccl_trace_rank_2" in problem for problem in made.report.problems)
+
+
 def test_a_dump_whose_name_has_no_rank_and_one_that_comes_twice(tmp_path: Path) -> None:
     documents = stuck(2, 1, 2)
     (tmp_path / "dump.json").write_bytes(orjson.dumps(documents[0]))

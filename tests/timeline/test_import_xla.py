@@ -153,6 +153,30 @@ def test_a_file_of_one_device_may_name_its_rank(tmp_path: Path) -> None:
     assert made.trace.ranks == (3, 5) and made.report.missing == (0, 1, 2, 4)
 
 
+@given(
+    odd=st.lists(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "ph": st.sampled_from(["X", "M", 5]), "pid": st.sampled_from([1, None, [1]]),
+                "tid": st.sampled_from([3, {}]),
+                "name": st.sampled_from(["process_name", "thread_name", "all-reduce.1", None]),
+                "ts": st.sampled_from([1, "2.5", None, 1e300]), "dur": st.sampled_from([1, "x", -1]),
+                "args": st.sampled_from([None, {"name": 4}, {"name": "/device:GPU:0"}, {"long_name": 7}, [1]]),
+            },
+        ),
+        max_size=6,
+    )
+)  # fmt: skip
+@settings(deadline=None, max_examples=50)
+def test_odd_events_are_left_out(odd: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("odd")
+    document = host_trace(0)
+    document["traceEvents"] += odd
+    (folder / "node.trace.json").write_bytes(orjson.dumps(document))
+    assert import_run([folder], folder / "run").trace.ranks == (0, 1)
+
+
 def test_a_torn_trace_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     write(tmp_path / "in")
     file = next((tmp_path / "in").rglob("node10*"))

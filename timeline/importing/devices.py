@@ -45,7 +45,7 @@ def device_trace(file: Path, spans: Sequence[Span], *, host: str, truncated: boo
     part = PartInfo(
         0, host=host, path=file, truncated=truncated, unix_ns=unix_ns, monotonic_ns=1 if unix_ns == 1 else 0
     )
-    return Trace(builder.table(), (), (part,), "chrome", skipped=builder.skipped)
+    return Trace(builder.table(), (), (part,), "chrome", skipped=builder.skipped, path=file)
 
 
 def with_device_ranks(files: Mapping[Path, Sequence[Trace]]) -> list[Trace]:

@@ -104,7 +104,16 @@ def read_dump(file: Path, *, allow_pickle: bool) -> Dump:
     try:
         document = _unpickled(file, content, allow_pickle) if content[:1] == PICKLE else orjson.loads(content)
         return dump_of(file, int(named.group(1)), document)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, EOFError, pickle.UnpicklingError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        EOFError,
+        pickle.UnpicklingError,
+    ) as error:
         raise TraceIoError(f"{file}: a damaged dump of the flight recorder ({error}); left out") from None
 
 
@@ -161,7 +170,9 @@ def _call(entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]], done:
         ends = first, second
     retired = bool(entry.get("retired")) and (pair is not None or number <= done.get(group, number))
     state, completed = str(entry.get("state", "")), _moment(entry.get("time_discovered_completed_ns"))
-    sizes = entry.get("input_sizes") or []
+    sizes, created = entry.get("input_sizes") or [], _moment(entry["time_created_ns"])
+    if created is None:
+        raise ValueError(f"{name} number {number} was called at no known time")
     return Call(
         channel=(group, ends),
         number=number,
@@ -170,7 +181,7 @@ def _call(entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]], done:
         bytes=max(_bytes(entry, "input"), _bytes(entry, "output")),
         done=state == "completed" or completed is not None or retired,
         state=state,
-        created_ns=int(entry["time_created_ns"]),
+        created_ns=created,
         started_ns=_moment(entry.get("time_discovered_started_ns")),
         completed_ns=completed,
         frames=tuple(f"{frame['name']} ({frame['filename']}:{frame['line']})" for frame in entry.get("frames") or ()),
@@ -178,7 +189,11 @@ def _call(entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]], done:
 
 
 def _moment(value: Any) -> int | None:
-    return int(value) or None if value is not None else None
+    """A moment in ns since 1970; None for 0 and for none."""
+    moment = int(value or 0)
+    if not 0 <= moment < 2**62:
+        raise ValueError(f"{value} is no moment")
+    return moment or None
 
 
 def _bytes(entry: Mapping[str, Any], side: str) -> int:
@@ -210,4 +225,4 @@ def trace_of(dump: Dump, last_ns: int, instants: Sequence[Instant] = ()) -> Trac
     size = max((len(ranks) for ranks in dump.groups.values()), default=1)
     part = PartInfo(dump.rank, size=size, path=dump.path, unix_ns=base, monotonic_ns=0)
     moved = tuple(Instant(found.name, found.category, found.rank, found.at_ns - base, found.args) for found in instants)
-    return Trace(spans.table(), moved, (part,), "chrome")
+    return Trace(spans.table(), moved, (part,), "chrome", path=dump.path)

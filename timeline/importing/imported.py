@@ -14,7 +14,6 @@ from ringtune import layout
 from ringtune.errors import RingtuneError
 from ringtune.output_file import write_output
 from ringtune.timeline.analysis.batches import rank_steps
-from ringtune.timeline.analysis.intervals import difference, length
 from ringtune.timeline.importing.matching import Matches, matched
 from ringtune.timeline.importing.skew import Skew, skews
 from ringtune.timeline.importing.sources import Source, read_sources
@@ -25,7 +24,7 @@ from ringtune.timeline.merging.merged_file import write_merged
 from ringtune.timeline.merging.parts import in_order, missing_ranks
 from ringtune.timeline.merging.report import MergeReport
 from ringtune.timeline.reading.foreign import EPOCH_NS
-from ringtune.timeline.spans import PartInfo, Trace
+from ringtune.timeline.spans import Ints, PartInfo, Trace
 from ringtune.timeline.units import ranks_text
 from ringtune.timeline.vocabulary import Stage
 
@@ -97,8 +96,10 @@ def import_run(paths: Sequence[Path], run: Path, *, allow_pickle: bool = False) 
     )
     corrected = frozenset(rank for rank, (clock, _) in corrections.items() if clock.offset_ns.any())
     made = Imported(run, trace, source, matches, found, corrected, report)
+    for old in layout.step_logs(run).glob(layout.RANK_FILES):
+        old.unlink()
     for part in trace.parts:
-        _write_steps(run, trace, part)
+        _write_steps(run, trace, part.rank)
     write_output(layout.run_file(run), orjson.dumps(_document(made), option=orjson.OPT_INDENT_2))
     return made
 
@@ -150,28 +151,38 @@ def _on_host(trace: Trace, host: str) -> Trace:
     return replace(trace, parts=tuple(replace(part, host=host) for part in trace.parts))
 
 
-def _write_steps(run: Path, trace: Trace, part: PartInfo) -> None:
+def _write_steps(run: Path, trace: Trace, rank: int) -> None:
     """Write the log of a rank's steps as a job leaves it, as far as the trace says it."""
-    steps = rank_steps(trace, part.rank)
+    steps = rank_steps(trace, rank)
     if steps is None or not steps.knows_waiting:
         return
-    moves = trace.spans.of_rank(part.rank).of_stage(Stage.COMMUNICATE)
-    lines = []
-    for number, begin, end in zip(steps.number.tolist(), steps.begin.tolist(), steps.end.tolist(), strict=True):
-        inside = moves.take((moves.begin_ns >= begin) & (moves.begin_ns < end))
-        span = np.array([[begin, end]], dtype=np.int64)
-        line = {
-            "step": number,
-            "begin_ns": begin,
-            "end_ns": end,
-            "bytes": int(inside.bytes.sum()),
-            "collectives": len(inside),
-            "batches": len(np.unique(inside.batch)),
-            "communicate_ns": int(inside.duration_ns.sum()),
-            "wait_ns": end - begin - length(difference(span, steps.waits)),
-        }
-        lines.append(orjson.dumps(line))
-    write_output(layout.step_log(run, part.rank), b"\n".join(lines) + b"\n")
+    moves = trace.spans.of_rank(rank).of_stage(Stage.COMMUNICATE)
+    moves = moves.take(np.argsort(moves.begin_ns, kind="stable"))
+    first, last = (np.searchsorted(moves.begin_ns, moments) for moments in (steps.begin, steps.end))
+    moved, busy = (np.concatenate(([0], np.cumsum(column))) for column in (moves.bytes, moves.duration_ns))
+    columns = {
+        "step": steps.number,
+        "begin_ns": steps.begin,
+        "end_ns": steps.end,
+        "bytes": moved[last] - moved[first],
+        "collectives": last - first,
+        "batches": last - first,
+        "communicate_ns": busy[last] - busy[first],
+        "wait_ns": _time_until(steps.waits, steps.end) - _time_until(steps.waits, steps.begin),
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    lines = [orjson.dumps(dict(zip(columns, row, strict=True))) + b"\n" for row in rows]
+    write_output(layout.step_log(run, rank), b"".join(lines))
+
+
+def _time_until(intervals: Ints, moments: Ints) -> Ints:
+    """How much of disjoint sorted intervals lies before each moment."""
+    if not len(intervals):
+        return np.zeros_like(moments)
+    begun = np.searchsorted(intervals[:, 0], moments, side="right")
+    whole = np.concatenate(([0], np.cumsum(intervals[:, 1] - intervals[:, 0])))
+    beyond = np.maximum(0, intervals[begun - 1, 1] - moments)
+    return np.where(begun > 0, whole[begun] - beyond, 0)
 
 
 def _document(made: Imported) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def read_nsight(file: Path) -> list[Trace]:
     try:
         with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro&immutable=1", uri=True)) as database:
             return _traces(file, database)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
         raise TraceIoError(
             f"{file}: no export of Nsight Systems, or a damaged one ({error}); make it with `nsys export --type sqlite`"
         ) from None

@@ -13,6 +13,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from ringtune.timeline.importing.devices import Span, device_trace
@@ -26,8 +27,8 @@ _COLLECTIVE = re.compile(
     r"^(?P<kind>all-reduce|all-gather|reduce-scatter|(?:ragged-)?all-to-all|collective-permute|collective-broadcast)"
     r"(?:-(?P<half>start|done))?(?P<number>\.\d+)?$"
 )
-_ENCLOSING = re.compile(r"^(?:while|conditional|call)(?:\.\d+)?$")
-"""Operations that hold others: their time is that of what they hold."""
+_NO_WORK = re.compile(r"^(?:while|conditional|call)(?:\.\d+)?$|^Mem(?:cpy|set)")
+"""Operations that hold others, whose time is that of what they hold, and copies."""
 _SHAPE = re.compile(r"\b(pred|(?:bf|f|s|u|c)(\d+)\w*)\[([\d,]*)\]")
 _DIGITS = re.compile(r"(\d{1,15})\D*$")
 
@@ -53,13 +54,17 @@ def read_xla(file: Path) -> list[Trace]:
         for event in block:
             if not isinstance(event, dict) or not isinstance(event.get("args", {}), dict):
                 continue
+            if not all(isinstance(event.get(key), (int, str, NoneType)) for key in ("pid", "tid")):
+                continue
             name = str(event.get("args", {}).get("name", ""))
             if event.get("name") == "process_name" and (found := _DEVICE.match(name)):
                 devices[event.get("pid")] = int(found.group(1))
             elif event.get("name") == "thread_name":
                 tracks[event.get("pid"), event.get("tid")] = name
-            elif event.get("ph") == "X" and None not in (number(event.get("ts")), number(event.get("dur", 0))):
-                events[event.get("pid"), event.get("tid")].append(event)
+            elif event.get("ph") == "X":
+                ts, dur = number(event.get("ts")), number(event.get("dur", 0))
+                if ts is not None and dur is not None:
+                    events[event.get("pid"), event.get("tid")].append({**event, "ts": ts, "dur": dur})
     host = file.name.split(".trace.json")[0]
     traces = []
     for pid, _ in sorted(devices.items(), key=lambda found: found[1]):
@@ -76,7 +81,7 @@ def _steps(by_track: Mapping[str, list[Event]]) -> Iterable[Span]:
     runs: defaultdict[str, list[Event]] = defaultdict(list)
     for event in by_track.get("XLA Modules", ()):
         runs[str(event.get("name", "")).partition("(")[0]].append(event)
-    longest = max(runs.values(), key=lambda found: sum(event.get("dur", 0) for event in found), default=[])
+    longest = max(runs.values(), key=lambda found: sum(event["dur"] for event in found), default=[])
     longest.sort(key=lambda event: event["ts"])
     return [_span(STEP_NAME, Stage.STEP, event, step=turn) for turn, event in enumerate(longest)]
 
@@ -92,7 +97,7 @@ def _operations(by_track: Mapping[str, list[Event]]) -> Iterable[Span]:
         found = _COLLECTIVE.match(name)
         if found is None:
             inside = name.startswith("nccl")
-            stage = Stage.OTHER if _ENCLOSING.match(name) else Stage.COMMUNICATE if inside else Stage.KERNEL
+            stage = Stage.OTHER if _NO_WORK.match(name) else Stage.COMMUNICATE if inside else Stage.KERNEL
             yield _span(name, stage, event)
             continue
         key = found["kind"], found["number"] or ""
@@ -100,7 +105,7 @@ def _operations(by_track: Mapping[str, list[Event]]) -> Iterable[Span]:
             opened[key].append(event)
             continue
         begin = opened[key].popleft() if found["half"] == "done" and opened[key] else event
-        whole = {**begin, "dur": event["ts"] + event.get("dur", 0) - begin["ts"]}
+        whole = {**begin, "dur": event["ts"] + event["dur"] - begin["ts"]}
         yield _collective(found["kind"], found["number"] or "", whole)
     for (kind, turn), left in opened.items():
         for event in left:
@@ -113,13 +118,13 @@ def _collective(kind: str, turn: str, event: Event) -> Span:
 
 def _span(name: str, stage: Stage, event: Event, **args: Any) -> Span:
     begin = float(event["ts"])
-    return name, stage, begin, begin + float(event.get("dur", 0)), args
+    return name, stage, begin, begin + float(event["dur"]), args
 
 
 def _bytes(event: Event) -> int:
     """Bytes of a collective's result by its shape, ``f32[8,4]``; the largest of several, 0 where it is not said."""
     about = event.get("args", {})
-    text = str(about.get("shape_with_layout") or about.get("long_name", "").partition("=")[2].partition("(%")[0])
+    text = str(about.get("shape_with_layout") or str(about.get("long_name", "")).partition("=")[2].partition("(%")[0])
     sizes = [
         math.prod(int(side) for side in shape.split(",") if side) * (8 if kind == "pred" else int(bits)) // 8
         for kind, bits, shape in _SHAPE.findall(text)
