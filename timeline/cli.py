@@ -1,4 +1,4 @@
-"""``ringtune timeline``: summary, merge, and the analyses of `ringtune.timeline.commands`."""
+"""``ringtune timeline``: summary, merge, import, and the analyses of `ringtune.timeline.commands`."""
 
 from __future__ import annotations
 
@@ -60,12 +60,42 @@ def merge_command(source: tuple[Path, ...], output: Path | None) -> None:
     _print_report(report)
 
 
+@timeline.command("import")
+@click.argument("paths", metavar="PATHS…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", metavar="RUN", required=True, type=click.Path(path_type=Path), help="Run folder to make."
+)
+@click.option(
+    "--allow-pickle",
+    is_flag=True,
+    help="Read pickled dumps of the flight recorder too; only data is taken from them, nothing is run.",
+)
+def import_command(paths: tuple[Path, ...], output: Path, allow_pickle: bool) -> None:
+    """Make a run folder of traces that other tools recorded, for every command here and the dashboard.
+
+    Takes files or folders of PyTorch's profiler (one or more a rank), JAX's traces and Nsight Systems' SQLite exports
+    (every device is a rank), and dumps of torch.distributed's flight recorder (of a job that hung it says which rank
+    did not come to which collective). Collectives are matched over the ranks, and from them follows how far the ranks'
+    clocks are apart.
+    """
+    from ringtune.timeline.importing.imported import import_run
+
+    made = import_run(paths, output, allow_pickle=allow_pickle)
+    for sentence in made.sentences():
+        click.echo(sentence)
+    _warn(made.report)
+
+
 def _print_report(report: MergeReport) -> None:
     ranks = len(report.parts)
     click.echo(
         f"{report.output}: {report.spans} spans of {ranks} {'rank' if ranks == 1 else 'ranks'}",
         err=is_stdout(report.output),
     )
+    _warn(report)
+
+
+def _warn(report: MergeReport) -> None:
     for sentence in report.sentences():
         click.secho(f"! {sentence}", fg="yellow", err=True)
 

@@ -37,7 +37,8 @@ Sample = tuple[int, int, int]
 class HostOffset:
     """Offset of one host's clock as samples over its own time, and how they were found.
 
-    ``source``: ``reference`` (rank 0's host), ``measured``, ``wall`` (headers) or ``none`` (nothing known).
+    ``source``: ``reference`` (rank 0's host), ``measured``, ``wall`` (headers), ``collectives`` (by what
+    these allow) or ``none`` (nothing known).
     ``error_ns`` bounds the error from the first to the last of the ``sampled`` moments; None = not known. ``drift`` is
     what the clock loses a second against rank 0's, in seconds; None where no line fits. ``drift_error`` bounds the
     error of that.
@@ -74,8 +75,14 @@ class HostOffset:
         """Offset at one moment."""
         return int(self(np.array([local_ns], dtype=np.int64))[0])
 
+    def over(self, shift_ns: int) -> HostOffset:
+        """Return the offset of a clock that shows ``shift_ns`` less than this host's."""
+        sampled = self.sampled[0] - shift_ns, self.sampled[1] - shift_ns
+        return replace(self, at_ns=self.at_ns - shift_ns, offset_ns=self.offset_ns + shift_ns, sampled=sampled)
 
-def _fixed(offset_ns: int, error_ns: int | None, source: str) -> HostOffset:
+
+def fixed_offset(offset_ns: int, error_ns: int | None, source: str) -> HostOffset:
+    """Return an offset that stays the same, and the bound of its error."""
     return HostOffset(np.zeros(1, dtype=np.int64), np.array([offset_ns], dtype=np.int64), error_ns, source)
 
 
@@ -93,7 +100,7 @@ def host_offsets(parts: Sequence[PartInfo], instants: Iterable[Instant]) -> dict
         if part.host in offsets:
             continue
         if reference is not None and part.host == reference.host:
-            offsets[part.host] = _fixed(0, 0, "reference")
+            offsets[part.host] = fixed_offset(0, 0, "reference")
         elif samples[part.host]:
             offsets[part.host] = _measured(samples[part.host])
         else:
@@ -112,6 +119,7 @@ def _sample(instant: Instant) -> Sample | None:
 
 
 def _measured(samples: Mapping[int, list[Sample]]) -> HostOffset:
+    """Return the offset of a host by the samples of its ranks, each hard within its error."""
     sharpest = min(samples, key=lambda rank: (median(error for _, _, error in samples[rank]), rank))
     # One sample a moment: np.interp wants increasing moments.
     best = {moment: (moment, offset, error) for moment, offset, error in sorted(samples[sharpest], reverse=True)}
@@ -143,7 +151,7 @@ def _line(at: Ints, offsets: Ints, errors: Ints) -> HostOffset | None:
     level = np.average(offset, weights=weight)
     spread = float(np.sum(weight * (moment - middle) ** 2))
     drift = float(np.sum(weight * (moment - middle) * (offset - level)) / spread)
-    slowest, quickest = _drifts(moment, offset, bound)
+    slowest, quickest = drifts(moment, offset, bound)
     if not slowest <= drift <= quickest:
         drift = 0.0 if slowest <= 0 <= quickest else min(max(drift, slowest), quickest)
     residuals = np.abs(offset - level - drift * (moment - middle))
@@ -160,9 +168,7 @@ def _line(at: Ints, offsets: Ints, errors: Ints) -> HostOffset | None:
     return HostOffset(moments, values, error, "measured", drift, unsure, (start, int(at[-1])))
 
 
-def _drifts(
-    moment: NDArray[np.float64], offset: NDArray[np.float64], bound: NDArray[np.float64]
-) -> tuple[float, float]:
+def drifts(moment: NDArray[np.float64], offset: NDArray[np.float64], bound: NDArray[np.float64]) -> tuple[float, float]:
     """The least and the largest drift that passes within all bounds, of a usual quartz if one does."""
     few = _PAIRED if len(moment) > 2 * _PAIRED else len(moment)
     first, last = slice(None, few), slice(-few, None)  # pairs far apart say the most
@@ -196,9 +202,9 @@ _BEYOND_NS = 600_000_000_000
 
 def _from_wall_clock(part: PartInfo, reference: PartInfo | None) -> HostOffset:
     if reference is None or not part.unix_ns or not reference.unix_ns:
-        return _fixed(0, None, "none")
+        return fixed_offset(0, None, "none")
     ours, theirs = part.unix_ns - part.monotonic_ns, reference.unix_ns - reference.monotonic_ns
-    return _fixed(ours - theirs, None, "wall")
+    return fixed_offset(ours - theirs, None, "wall")
 
 
 def placements(traces: Sequence[Trace]) -> list[HostOffset]:
@@ -211,7 +217,7 @@ def placements(traces: Sequence[Trace]) -> list[HostOffset]:
         # One host has one wall clock: its ranks can be compared to the nanosecond.
         machines = {trace.parts[0].host for trace in traces}
         error = 0 if len(machines) == 1 and "" not in machines else None
-        return [_fixed(trace.parts[0].unix_ns - trace.parts[0].monotonic_ns, error, "wall") for trace in traces]
+        return [fixed_offset(trace.parts[0].unix_ns - trace.parts[0].monotonic_ns, error, "wall") for trace in traces]
     return [
         hosts[trace.parts[0].host] if trace.source == "part" else _foreign(trace.parts[0], of_rank, reference, hosts)
         for trace in traces
@@ -226,9 +232,7 @@ def _foreign(
     shift = (part.unix_ns - part.monotonic_ns) - (own.unix_ns - own.monotonic_ns)
     onward = hosts[own.host]
     error = onward.error_ns if own.rank == part.rank else None
-    sampled = onward.sampled[0] - shift, onward.sampled[1] - shift
-    at_ns, offset_ns = onward.at_ns - shift, onward.offset_ns + shift
-    return replace(onward, at_ns=at_ns, offset_ns=offset_ns, error_ns=error, source="wall", sampled=sampled)
+    return replace(onward.over(shift), error_ns=error, source="wall")
 
 
 def align(trace: Trace, offset: HostOffset, last_ns: int | None = None) -> Trace:

@@ -18,7 +18,7 @@ from ringtune import layout
 from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.analysis.batches import numbered
 from ringtune.timeline.merging.bulk_merge import merge_in_bulk
-from ringtune.timeline.merging.clocks import align, placements
+from ringtune.timeline.merging.clocks import HostOffset, align, placements
 from ringtune.timeline.merging.merged_file import write_merged
 from ringtune.timeline.merging.native_merge import merge_natively
 from ringtune.timeline.merging.parts import in_order, joinable, missing_ranks, one_part_a_rank, part_files
@@ -114,14 +114,19 @@ def _read_parts(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:
     return usable, sorted(problems + unusable)
 
 
-def join(traces: Sequence[Trace]) -> Trace:
+def join(traces: Sequence[Trace], offsets: Sequence[HostOffset] | None = None) -> Trace:
     """Bring traces of one job onto rank 0's clock and into one; times then count from the job's first event.
+
+    Args:
+        traces: One or more a rank.
+        offsets: What brings each onto that clock, for traces that are `in_order`; default: `placements`.
 
     Raises:
         RingtuneError: The parts are of different jobs, or a rank comes twice.
     """
     ordered = in_order(traces)
-    aligned = [align(trace, offset) for trace, offset in zip(ordered, placements(ordered), strict=True)]
+    found = placements(ordered) if offsets is None else offsets
+    aligned = [align(trace, offset) for trace, offset in zip(ordered, found, strict=True)]
     spans = numbered(concatenate([trace.spans for trace in aligned]))
     instants = sorted(
         (instant for trace in aligned for instant in trace.instants), key=lambda found: (found.at_ns, found.rank)

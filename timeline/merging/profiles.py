@@ -15,6 +15,13 @@ from ringtune.timeline.spans import Trace
 _MOMENT = re.compile(r"\.\d{10,}(?=\.)")
 """When a profile was written, as ``tensorboard_trace_handler`` puts it into its name after host and process."""
 
+_NUMBER = re.compile(r"\d+")
+
+
+def natural(name: str) -> str:
+    """Return a key that sorts names with their numbers as numbers: process 999 comes before 1000."""
+    return _NUMBER.sub(lambda number: number[0].zfill(20), name)
+
 
 def with_ranks(traces: Sequence[Trace]) -> list[Trace]:
     """Return traces in which profiles that do not say their rank have one, by the order of their files' names.
@@ -25,14 +32,14 @@ def with_ranks(traces: Sequence[Trace]) -> list[Trace]:
     """
     if any(part.rank_known for trace in traces for part in trace.parts) or not _overlap(traces):
         return list(traces)
-    processes = sorted({_process(trace) for trace in traces})
+    processes = sorted({_process(trace) for trace in traces}, key=natural)
     print(
         f"ringtune warning: these {len(processes)} profiles do not name their ranks, which are taken from the order of "
         f"the files' names: {processes[0]} is rank 0; to say otherwise put the rank into each name, as in "
         "profile-rank0.json",
         file=sys.stderr,
     )
-    return [_as_rank(trace, processes.index(_process(trace)), len(processes)) for trace in traces]
+    return [as_rank(trace, processes.index(_process(trace)), len(processes)) for trace in traces]
 
 
 def unix_range(trace: Trace) -> tuple[int, int]:
@@ -50,10 +57,11 @@ def _process(trace: Trace) -> str:
     return _MOMENT.sub("", str(trace.path))
 
 
-def _as_rank(trace: Trace, rank: int, size: int) -> Trace:
+def as_rank(trace: Trace, rank: int, size: int) -> Trace:
+    """Return a trace of one rank as that of this rank of so many, if it does not say more."""
     return replace(
         trace,
         spans=replace(trace.spans, rank=np.full_like(trace.spans.rank, rank)),
         instants=tuple(replace(instant, rank=rank) for instant in trace.instants),
-        parts=tuple(replace(part, rank=rank, size=max(part.size, size)) for part in trace.parts),
+        parts=tuple(replace(part, rank=rank, size=max(part.size, size), rank_known=True) for part in trace.parts),
     )

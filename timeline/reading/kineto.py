@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,7 +52,21 @@ def translated(event: Event) -> Event:
     # Gathered and reduce-scattered bytes count whole, as nccl-tests count: the larger side.
     items = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
     count = max((item for item in items if isinstance(item, int) and not isinstance(item, bool)), default=0)
-    return {**event, "args": {"bytes": max(0, count) * size, "tensor": ""}}
+    return {**event, "args": {"bytes": max(0, count) * size, "tensor": "", **_identity(args)}}
+
+
+def _identity(args: Mapping[str, Any]) -> dict[str, int]:
+    """Group of a collective and a number of it that is equal on all ranks, as far as the event says them."""
+    name, number = str(args.get("Process Group Name", "")), args.get("Seq", args.get("seq"))
+    found = {"process_set": int(name)} if name.isdecimal() and len(name) < 10 else {}
+    if isinstance(number, int) and number > 0 and args.get("Collective name") not in ("send", "recv"):
+        found["batch"] = batch_code(f"{name} {args.get('Process Group Ranks', '')}", number)
+    return found
+
+
+def batch_code(group: str, number: int) -> int:
+    """Return one number for the n-th collective of a group, equal for equal groups, whatever file it stands in."""
+    return zlib.crc32(group.encode()) << 28 | number & (1 << 28) - 1
 
 
 def _shaped(args: Mapping[str, Any]) -> int:

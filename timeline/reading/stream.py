@@ -186,20 +186,20 @@ class EventStream:
         return tail
 
     def _finish(self, tail: bytes) -> None:
-        if not self._closed:
+        if self._prefix is None:
+            self.truncated = self.truncated or not self._closed or bool(tail.strip(SPACE))
+        elif not (self._closed and self._read_document(tail)):
             self.truncated = True
-        elif self._prefix is None:
-            self.truncated = self.truncated or bool(tail.strip(SPACE))
-        else:
-            self._read_document(self._prefix + b'"traceEvents":[]' + tail)
+            self._read_document(b"}")  # what stands before the events is whole
 
-    def _read_document(self, outside: bytes) -> None:
+    def _read_document(self, tail: bytes) -> bool:
+        """Take the keys beside the events; whether these can be read with that end of the file."""
         try:
-            document = orjson.loads(outside)
+            document = orjson.loads((self._prefix or b"") + b'"traceEvents":[]' + tail)
         except orjson.JSONDecodeError:
-            self.truncated = True
-            return
+            return False
         self.document = document if isinstance(document, dict) else {}
+        return True
 
 
 def parse_inside(inside: bytes) -> list[Any] | None:

@@ -1,0 +1,1 @@
+"""Importing: recordings of other tools, a file a rank, become a run folder."""
