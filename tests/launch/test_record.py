@@ -117,7 +117,7 @@ def test_the_slow_rank_of_a_ddp_job_is_named(tmp_path: Path) -> None:
     )
     assert names["optimizer"] == names["backward"] == 2 * STEPS and names["forward"] == 2 * (STEPS - 1)
     assert names["data loading"] == 2 * (STEPS + 1)  # the last one finds the end
-    summary = read(tmp_path, "summary")
+    summary = read(tmp_path, "summary", "--all-steps")
     assert summary["steps"]["count"] == STEPS
     first, second = (one["stages"]["wait"]["total_ns"] for one in summary["ranks"])
     assert first > STEPS * SLOW_S * 1e9 / 2 > second, "rank 0 waits for rank 1"
