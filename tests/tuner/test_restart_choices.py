@@ -8,6 +8,7 @@ from ringtune.errors import UsageError
 from ringtune.launch import LaunchOptions
 from ringtune.tuner.restarts.choices import CHOICES, Choice, Place, choices_for, may_carry, parse_choice
 from ringtune.tuner.restarts.command import wishes_of
+from ringtune.tuner.restarts.session import Run
 
 NETWORK = {"RINGTUNE_SOCKETS_PER_PEER", "RINGTUNE_ALGORITHM_TABLE"}
 NCCL = {one.variable for one in CHOICES if one.variable.startswith("NCCL_")} | {
@@ -115,9 +116,9 @@ def test_a_choice_has_a_name_and_values(text: str) -> None:
 def test_what_the_user_has_set_is_said_not_to_be_tried() -> None:
     pinned = "RINGTUNE_COMPRESSION"
     job = LaunchOptions(command=["true"], num_proc=2, environ={pinned: "bf16", "RINGTUNE_TRANSPORT": "tcp"})
-    values = {"horizon": None, "allow_compression": True, "ddp_buckets": False, "max_trials": None, "budget": None,
+    values = {"horizon": None, "allow_compression": True, "max_trials": None, "budget": None,
               "own": ("OMP_NUM_THREADS=1,2",), "study": None, "apply": "print", "seed": None, "warmup_steps": None,
               "steps_per_trial": None, "run_limit": None}  # fmt: skip
-    found = wishes_of(job, values)
-    assert found.session.not_searched == (f"{pinned} (set)",)
-    assert pinned not in {choice.variable for choice in found.choices}
+    choices, said = wishes_of(job, values).choices(Run((), 0.0))
+    assert said == (f"{pinned} (set)",)
+    assert pinned not in {choice.variable for choice in choices}

@@ -61,6 +61,19 @@ class Wishes:
     apply: str = "print"
     seed: int | None = None
 
+    def choices(self, first: Run) -> tuple[list[Choice], tuple[str, ...]]:
+        """Return what is tried of a command by its first run, and in words what is not since the user has set it.
+
+        Raises:
+            UsageError: Nothing is left to try.
+        """
+        place = replace(self.place, carried=first.carried, ddp=first.ddp)
+        choices = choices_for(place, self.given, self.own)
+        if not choices:
+            raise UsageError("--restarts: no setting of a restart has an effect here; name variables with --try")
+        tried = {choice.variable for choice in choices}
+        return choices, tuple(f"{one.variable} (set)" for one in choices_for(place, ()) if one.variable not in tried)
+
 
 def tune_by_restarts(job: LaunchOptions, values: Mapping[str, Any]) -> int:
     """Run a session; returns 0, or 130 after Ctrl-C.
@@ -137,12 +150,7 @@ def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
         places = _storages(wishes, job.run_dir)
 
         def begin(first: Run) -> tuple[list[Choice], StudyMemory, tuple[str, ...]]:
-            place = replace(wishes.place, carried=first.carried, ddp=first.ddp)
-            choices = choices_for(place, wishes.given, wishes.own)
-            tried = {choice.variable for choice in choices}
-            pinned = tuple(f"{one.variable} (set)" for one in choices_for(place, ()) if one.variable not in tried)
-            if not choices:
-                raise UsageError("--restarts: no setting of a restart has an effect here; name variables with --try")
+            choices, pinned = wishes.choices(first)
             memory = StudyMemory(describe(job, wishes, choices), choices, places, say, wishes.seed)
             return choices, memory, pinned
 
