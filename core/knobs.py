@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import InvalidArgument
@@ -52,7 +52,7 @@ class Knobs:
 
     def as_dict(self) -> dict[str, int]:
         """Return the knobs as the native runtime and the run folder's documents hold them."""
-        return asdict(self)
+        return dict(vars(self))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, int], base: Knobs | None = None) -> Knobs:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist, fmean, median, stdev
+from statistics import NormalDist, fmean, median
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ def paired_gain(log_ratios: Sequence[float], alpha: float) -> Interval:
     centre = fmean(log_ratios) if log_ratios else 0.0
     if len(log_ratios) < 2:
         return Interval(-math.expm1(centre), -math.inf, 1.0)
-    half = student_quantile(1.0 - alpha, len(log_ratios) - 1) * stdev(log_ratios) / math.sqrt(len(log_ratios))
+    # In floats: `statistics.stdev` counts in fractions, and a training step waits for this.
+    variance = math.fsum((value - centre) ** 2 for value in log_ratios) / (len(log_ratios) - 1)
+    half = student_quantile(1.0 - alpha, len(log_ratios) - 1) * math.sqrt(variance / len(log_ratios))
     return Interval(-math.expm1(centre), -_expm1(centre + half), -_expm1(centre - half))
 
 

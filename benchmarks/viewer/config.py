@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -13,11 +13,13 @@ class TraceRun:
         profiles: sizes in bytes of the tensors of a step, by case.
         rounds: bursts of each kind (off, on, off again) per case.
         seconds: of one burst.
+        models: instead of tensors, models that DDP trains over Gloo, recorded as `ringtune record` does.
     """
 
     profiles: list[list[int]]
     rounds: int
     seconds: float
+    models: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

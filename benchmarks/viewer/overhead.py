@@ -34,6 +34,7 @@ PROFILES = ("resnet50", "2000x4KiB")
     show_default=True,
     help="As for `ringtune bench gradients`; may be repeated.",
 )
+@click.option("--ddp", is_flag=True, help="Steps of DDP over Gloo, with its models, as `ringtune record` records them.")
 @click.option("--rounds", type=click.IntRange(min=2), default=80, show_default=True, help="Bursts of each kind.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=0.05, show_default=True, help="Time of a burst."
@@ -44,7 +45,9 @@ def trace(**options: Any) -> None:
     """Time of a step with the timeline on, over the same step with it off, in turns within one job."""
     profiles = [load_profile(text) for text in options["profiles"]]
     limits = parse_limits(options["require"], len(profiles))
-    run = TraceRun([list(profile.sizes_bytes) for profile in profiles], options["rounds"], options["seconds"])
+    models = [profile.name for profile in profiles] if options["ddp"] else []
+    sizes = [list(profile.sizes_bytes) for profile in profiles]
+    run = TraceRun(sizes, options["rounds"], options["seconds"], models)
     rounds: list[list[dict[str, float]]] = [[] for _ in profiles]
     counts = Counter[str]()
     console = open_console()
@@ -54,8 +57,11 @@ def trace(**options: Any) -> None:
         counts.update({key: event[key] for key in ("recorded", "dropped")})
 
     run_worker(WorkerJob("viewer.overhead_worker", run, options["num_proc"], None, 1), on_event)
+    kind = "DDP, " if models else ""
     cases = [
-        trace_case(f"{profile.name}: {len(profile.sizes_bytes)} tensors, {bytes_text(profile.total_bytes)}", times)
+        trace_case(
+            f"{kind}{profile.name}: {len(profile.sizes_bytes)} tensors, {bytes_text(profile.total_bytes)}", times
+        )
         for profile, times in zip(profiles, rounds, strict=True)
     ]
     record = {

@@ -20,8 +20,11 @@ import torch
 import ringtune.torch as hvd
 from ringtune.benchmarks.harness import marks
 from ringtune.benchmarks.harness.marks import read_config
+from ringtune.benchmarks.harness.process_groups import open_group
+from ringtune.benchmarks.training.vision import build_model
 from ringtune.benchmarks.viewer.config import TraceRun
 from ringtune.session import Session
+from ringtune.torch import recorder
 
 KINDS = ("off", "on", "again")
 _WARMUPS = 10
@@ -35,8 +38,13 @@ def main(config: str) -> None:
     session = Session.current()
     assert session is not None
     with tempfile.TemporaryDirectory(prefix="ringtune-bench-") as folder:
-        for case, sizes in enumerate(run.profiles):
-            _case(session, run, (case, _step(session, case, sizes)), Path(folder))
+        if run.models:
+            with open_group("gloo"):
+                for case, (name, sizes) in enumerate(zip(run.models, run.profiles, strict=True)):
+                    _case(session, run, (case, _ddp_step(name, sizes)), Path(folder))
+        else:
+            for case, sizes in enumerate(run.profiles):
+                _case(session, run, (case, _step(session, case, sizes)), Path(folder))
     hvd.shutdown()
 
 
@@ -51,10 +59,13 @@ def _case(session: Session, run: TraceRun, named: tuple[int, Callable[[], None]]
         for kind in (*KINDS[turn % 3 :], *KINDS[: turn % 3]):
             if kind == "on":
                 session.runtime.start_timeline(str(folder / "part.json"))
+                if run.models:
+                    recorder.join()
             times[kind] = _burst(step, steps)
             if kind == "on":
                 session.runtime.stop_timeline()
                 counts = _counted(folder)
+                recorder.leave()
         if hvd.rank() == 0:
             marks.send("round", case=case, steps=steps, times_ns=times, recorded=counts[0], dropped=counts[1])
 
@@ -69,6 +80,30 @@ def _step(session: Session, case: int, sizes: list[int]) -> Callable[[], None]:
         session.end_step()
 
     return step
+
+
+def _ddp_step(name: str, sizes: list[int]) -> Callable[[], None]:
+    """Returns a step of DDP: of a model with small images, or of parameters that are only summed up."""
+    torch.manual_seed(0)
+    inner, data = (_Parameters(sizes), ()) if name[0].isdigit() else (build_model(name), (torch.randn(4, 3, 64, 64),))
+    model = torch.nn.parallel.DistributedDataParallel(inner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(*data).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+class _Parameters(torch.nn.Module):
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__()
+        self.parts = torch.nn.ParameterList(torch.zeros(size // 4) for size in sizes)
+
+    def forward(self) -> torch.Tensor:
+        return torch.cat(list(self.parts))
 
 
 def _burst(step: Callable[[], None], steps: int) -> float:

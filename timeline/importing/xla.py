@@ -57,10 +57,11 @@ def read_xla(file: Path) -> list[Trace]:
             if not all(isinstance(event.get(key), (int, str, NoneType)) for key in ("pid", "tid")):
                 continue
             name = str(event.get("args", {}).get("name", ""))
-            if event.get("name") == "process_name" and (found := _DEVICE.match(name)):
-                devices[event.get("pid")] = int(found.group(1))
-            elif event.get("name") == "thread_name":
-                tracks[event.get("pid"), event.get("tid")] = name
+            if event.get("ph") == "M" and event.get("pid") is not None:
+                if event.get("name") == "process_name" and (found := _DEVICE.match(name)):
+                    devices[event.get("pid")] = int(found.group(1))
+                elif event.get("name") == "thread_name":
+                    tracks[event.get("pid"), event.get("tid")] = name
             elif event.get("ph") == "X":
                 ts, dur = number(event.get("ts")), number(event.get("dur", 0))
                 if ts is not None and dur is not None:

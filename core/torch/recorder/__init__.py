@@ -7,6 +7,8 @@ clocks, run folder and timeline, and for nothing that the script communicates.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -19,7 +21,8 @@ from ringtune.torch.graph_breaks import leave_graphs
 from ringtune.torch.recorder import collectives, phases
 
 _BACKEND = "ringtune"
-_watching = False
+_handles: list[Any] = []
+"""What the recorder has put into torch while it watches; each has ``remove()``."""
 
 
 def join() -> None:
@@ -27,7 +30,6 @@ def join() -> None:
 
     A world of ringtune's own is recorded by its runtime. A failure costs the recording and nothing else.
     """
-    global _watching
     if _BACKEND in str(dist.get_backend_config()):
         return
     if not session.is_initialized():
@@ -38,8 +40,12 @@ def join() -> None:
         except RingtuneError as error:
             session.warn(f"this job is not recorded: {error}")
             return
-    if not _watching:
-        _watching = True
+    if not _handles:
         leave_graphs(collectives.__name__)
-        collectives.watch()
-        phases.watch()
+        _handles.extend((*collectives.watch(), *phases.watch()))
+
+
+def leave() -> None:
+    """Record no longer, and take out what `join` has put into torch and into models; the session stays open."""
+    while _handles:
+        _handles.pop().remove()

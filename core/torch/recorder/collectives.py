@@ -29,8 +29,8 @@ from ringtune import session
 from ringtune.torch import steps
 from ringtune.torch.handles import DTYPES
 from ringtune.torch.recorder import buckets
+from ringtune.torch.recorder.replacing import Replaced
 
-_LIBRARY: list[Any] = []  # its kernels live as long as it does
 _MOST_OPEN = 4096
 """Works that are kept until they are done; a script that never waits must not fill the memory."""
 
@@ -63,8 +63,8 @@ _KINDS = {"ALLREDUCE": 0, "ALLGATHER": 1, "BROADCAST": 2, "BARRIER": 3, "ALLTOAL
           "GATHER": 10, "SCATTER": 11, "SEND": 12, "RECV": 13}  # fmt: skip
 
 
-def watch() -> None:
-    """Note every collective from now on."""
+def watch() -> list[Any]:
+    """Note every collective from now on, until what is returned is removed."""
     library = torch.library.Library("c10d", "IMPL")
     for name, (kind, payload) in _PAYLOADS.items():
         with suppress(AttributeError, RuntimeError):  # a version of torch without that operation
@@ -72,9 +72,21 @@ def watch() -> None:
             library.impl(name, _kernel(overload, kind, payload), "BackendSelect", with_keyset=True)
     functional = torch.library.Library("_c10d_functional", "IMPL")
     functional.impl("wait_tensor", _wait_kernel(), "BackendSelect", with_keyset=True)
-    _LIBRARY.extend((library, functional))
-    _watch_waits()
-    register_optimizer_step_post_hook(lambda *_: _in_step.clear())
+    return [
+        *map(_Kernels, (library, functional)),
+        Replaced(dist.Work, "wait", _waited),
+        register_optimizer_step_post_hook(lambda *_: _in_step.clear()),
+    ]
+
+
+class _Kernels:
+    """Kernels of a library, which live as long as it does."""
+
+    def __init__(self, library: torch.library.Library) -> None:
+        self._library = library
+
+    def remove(self) -> None:
+        self._library._destroy()
 
 
 class _Group:
@@ -234,16 +246,14 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(one)
 
 
-def _watch_waits() -> None:
-    """Record what callers in Python wait."""
-    of_torch: Any = dist.Work
-    original = of_torch.wait
+def _waited(original: Any) -> Callable[..., Any]:
+    """Return ``Work.wait`` that records how long callers in Python wait."""
 
     def wait(self: Any, *arguments: Any, **options: Any) -> Any:
         return _record_wait(_open.get(id(self)), lambda: original(self, *arguments, **options))
 
     wait.__doc__ = original.__doc__
-    of_torch.wait = wait
+    return wait
 
 
 def _wait_kernel() -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ringtune import session
 from ringtune.torch.recorder import buckets
+from ringtune.torch.recorder.replacing import Replaced
 from ringtune.torch.tracing import TraceHandle
 
 _LOOKED_AT_STEPS = 3
@@ -26,13 +27,30 @@ _steps = 0
 _optimizer_began_ns = 0
 
 
-def watch() -> None:
-    """Record the phases of every model, optimizer and data loader of this process."""
+def watch() -> list[Any]:
+    """Record the phases of every model, optimizer and data loader, until what is returned is removed."""
+    global _steps
+    from torch.utils.data import dataloader
+
+    _steps = 0
     _global_hooks.append(modules.register_module_forward_pre_hook(_before))
     _global_hooks.append(modules.register_module_forward_hook(_after, always_call=True))
-    register_optimizer_step_pre_hook(_before_step)
-    register_optimizer_step_post_hook(_after_step)
-    _watch_loader()
+    return [
+        _Models(),
+        register_optimizer_step_pre_hook(_before_step),
+        register_optimizer_step_post_hook(_after_step),
+        Replaced(dataloader._BaseDataLoaderIter, "__next__", _loading),
+    ]
+
+
+class _Models:
+    """The hooks in models, and those that look for models."""
+
+    def remove(self) -> None:
+        _look_no_more()
+        for handle in _traced.values():
+            handle.remove()
+        _traced.clear()
 
 
 def _before(module: torch.nn.Module, arguments: Any) -> None:
@@ -71,11 +89,8 @@ def _after_step(*_: Any) -> None:
     _record("optimizer", _optimizer_began_ns)
 
 
-def _watch_loader() -> None:
-    from torch.utils.data import dataloader
-
-    of_torch: Any = dataloader._BaseDataLoaderIter
-    original = of_torch.__next__
+def _loading(original: Any) -> Any:
+    """Return the data loader's ``__next__`` that records how long a batch takes."""
 
     @functools.wraps(original)
     def next_batch(self: Any) -> Any:
@@ -85,7 +100,7 @@ def _watch_loader() -> None:
         finally:
             _record("data loading", began_ns)
 
-    of_torch.__next__ = next_batch
+    return next_batch
 
 
 def _record(name: str, began_ns: int) -> None:
