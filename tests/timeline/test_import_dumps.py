@@ -72,6 +72,17 @@ def stuck(ranks: int, missing: int, number: int) -> dict[int, dict[str, Any]]:
     }
 
 
+@given(ranks=st.integers(2, 9), number=st.integers(2, 12), data=st.data())
+def test_a_call_whose_end_a_recorder_has_not_seen_yet_hangs_nobody(
+    ranks: int, number: int, data: st.DataObject
+) -> None:
+    missing, unaware = data.draw(st.integers(0, ranks - 1)), data.draw(st.integers(0, ranks - 1))
+    documents = stuck(ranks, missing, number)
+    documents[unaware]["entries"][number - 2] = entry(number - 1, done=False)
+    found = hang_of(documents)
+    assert found is not None and (found.missing, found.call.number) == ((missing,), number)
+
+
 @given(ranks=st.integers(2, 9), number=st.integers(1, 12), data=st.data())
 def test_the_rank_that_did_not_come_is_named(ranks: int, number: int, data: st.DataObject) -> None:
     missing = data.draw(st.integers(0, ranks - 1))
@@ -276,7 +287,7 @@ def test_a_dump_whose_name_has_no_rank_and_one_that_comes_twice(tmp_path: Path) 
 
 
 REAL = """
-import datetime, os, sys, time
+import datetime, json, os, sys, time
 import torch, torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
@@ -284,6 +295,9 @@ dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
 rank = dist.get_rank()
 for step in range(3):
     dist.all_reduce(torch.ones(4))
+# The recorder learns a moment after the caller that a call is done.
+while not all(call["retired"] for call in json.loads(c10d._dump_fr_trace_json())["entries"]):
+    time.sleep(0.01)
 if rank == 0:
     dist.all_reduce(torch.ones(1000), async_op=True)
 for suffix, dump in (("", c10d._dump_fr_trace), (".json", c10d._dump_fr_trace_json)):

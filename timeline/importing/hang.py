@@ -115,13 +115,14 @@ def _hangs(of_rank: dict[int, Dump]) -> Iterator[Hang]:
             rank: {call.number: call for call in dump.calls if call.channel == channel}
             for rank, dump in of_rank.items()
         }
-        numbers = [number for own in calls.values() for number, call in own.items() if not call.done]
+        numbers = sorted({number for own in calls.values() for number, call in own.items() if not call.done})
         if not numbers:
             continue
-        number = min(numbers)
+        members = _members(channel, of_rank)
+        # A recorder learns a moment late that a call is done: one that all came to and one has done hangs nobody.
+        number = next((number for number in numbers if not _passed(number, members, calls)), numbers[0])
         here = {rank: own[number] for rank, own in calls.items() if number in own}
         waiting = {rank: call.created_ns for rank, call in here.items() if not call.done}
-        members = _members(channel, of_rank)
         first = here[min(waiting, key=lambda rank: waiting[rank])]
         missing = tuple(
             rank for rank in members if rank in of_rank and number > _came_to(of_rank[rank], channel, calls[rank])
@@ -138,6 +139,12 @@ def _hangs(of_rank: dict[int, Dump]) -> Iterator[Hang]:
             last={rank: max(of_rank[rank].calls, key=lambda call: call.created_ns, default=None) for rank in told},
             last_ns=last_ns,
         )
+
+
+def _passed(number: int, members: Sequence[int], calls: dict[int, dict[int, Call]]) -> bool:
+    """Whether all members of a group came to a call, and one of them has done it."""
+    here = [calls.get(rank, {}).get(number) for rank in members]
+    return all(here) and any(call.done for call in here if call)
 
 
 def _came_to(dump: Dump, channel: Channel, calls: dict[int, Call]) -> int:
