@@ -25,21 +25,19 @@ STEPS = "_RINGTUNE_STEPS"
 
 def start() -> None:
     """Record this process from its ``init_process_group`` on, and set DDP's arguments, where that is asked for."""
-    steps = STEPS in os.environ
-    # With DYNAMIC the script itself begins the timeline, in a session of its own.
-    if steps or os.environ.get("RINGTUNE_TIMELINE", "").strip().upper() not in ("", "DYNAMIC"):
-        _watch()
-    if steps or any(name in os.environ for name in DDP_ARGUMENTS):
-        from ringtune.torch import ddp_settings
-
-        ddp_settings.watch(tuple(DDP_ARGUMENTS.values()))
-
-
-def _watch() -> None:
-    """Start the recorder after ``init_process_group``; its failure costs the script nothing."""
     of_torch: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if of_torch is None:  # a torch that was built without it
         return
+    steps = STEPS in os.environ
+    # With DYNAMIC the script itself begins the timeline, in a session of its own.
+    if steps or os.environ.get("RINGTUNE_TIMELINE", "").strip().upper() not in ("", "DYNAMIC"):
+        _watch(of_torch)
+    if steps or any(name in os.environ for name in DDP_ARGUMENTS):
+        _set_arguments(sys.modules["torch.nn.parallel.distributed"])
+
+
+def _watch(of_torch: Any) -> None:
+    """Start the recorder after ``init_process_group``; its failure costs the script nothing."""
     original = of_torch.init_process_group
 
     @functools.wraps(original)
@@ -56,3 +54,16 @@ def _watch() -> None:
     for module in modules:  # torch's own modules hold the function too
         if getattr(module, "__name__", "").startswith("torch.") and vars(module).get(original.__name__) is original:
             setattr(module, original.__name__, init_process_group)
+
+
+def _set_arguments(of_torch: Any) -> None:
+    """Give models of DDP's what the environment says; what that needs is loaded when the first one is made."""
+    original = of_torch.DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def make(*arguments: Any, **options: Any) -> None:
+        from ringtune.torch import ddp_settings
+
+        ddp_settings.make(original, arguments, options, tuple(DDP_ARGUMENTS.values()))
+
+    of_torch.DistributedDataParallel.__init__ = make

@@ -84,8 +84,8 @@ class Config:
     gpu_part_bytes: int = 8 << 20
     compression: str = CASTS[0]
     bucket_cap_mb: int | None = None
-    ddp_bucket_view: bool | None = None
-    ddp_static_graph: bool | None = None
+    gradient_as_bucket_view: bool | None = None
+    static_graph: bool | None = None
     transport: str = "auto"
     sockets_per_peer: int = 1
     tcp_congestion: str = "auto"

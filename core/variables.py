@@ -233,8 +233,15 @@ VARIABLES: tuple[Variable, ...] = (
         choices=CASTS,
     ),
     Variable("BUCKET_CAP_MB", "bucket_cap_mb", "int", None, "MiB", "DDP's bucket size, over the script's.", None, 1),
-    Variable("DDP_BUCKET_VIEW", "ddp_bucket_view", "bool", None, "", "DDP's `gradient_as_bucket_view`, likewise."),
-    Variable("DDP_STATIC_GRAPH", "ddp_static_graph", "bool", None, "", "DDP's `static_graph`, likewise; a promise."),
+    Variable("DDP_BUCKET_VIEW", "gradient_as_bucket_view", "bool", None, "", "DDP's gradients are views of buckets."),
+    Variable(
+        "DDP_STATIC_GRAPH",
+        "static_graph",
+        "bool",
+        None,
+        "",
+        "DDP's `static_graph`, over the script's: a promise that each step uses the same parameters.",
+    ),
     # Links.
     Variable("TRANSPORT", "transport", "choice", "auto", "", "Kind of links.", None, None, 1, TRANSPORTS),
     Variable("SOCKETS_PER_PEER", "sockets_per_peer", "int", 1, "", "TCP connections of a link between hosts.", None, 1),

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -37,14 +38,11 @@ def main(config: str) -> None:
     torch.set_num_threads(1)
     session = Session.current()
     assert session is not None
-    with tempfile.TemporaryDirectory(prefix="ringtune-bench-") as folder:
-        if run.models:
-            with open_group("gloo"):
-                for case, (name, sizes) in enumerate(zip(run.models, run.profiles, strict=True)):
-                    _case(session, run, (case, _ddp_step(name, sizes)), Path(folder))
-        else:
-            for case, sizes in enumerate(run.profiles):
-                _case(session, run, (case, _step(session, case, sizes)), Path(folder))
+    group = open_group("gloo") if run.models else nullcontext()
+    with tempfile.TemporaryDirectory(prefix="ringtune-bench-") as folder, group:
+        for case, sizes in enumerate(run.profiles):
+            step = _ddp_step(run.models[case], sizes) if run.models else _step(session, case, sizes)
+            _case(session, run, (case, step), Path(folder))
     hvd.shutdown()
 
 
@@ -65,7 +63,8 @@ def _case(session: Session, run: TraceRun, named: tuple[int, Callable[[], None]]
             if kind == "on":
                 session.runtime.stop_timeline()
                 counts = _counted(folder)
-                recorder.leave()
+                if run.models:
+                    recorder.leave()
         if hvd.rank() == 0:
             marks.send("round", case=case, steps=steps, times_ns=times, recorded=counts[0], dropped=counts[1])
 

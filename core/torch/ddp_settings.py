@@ -5,12 +5,10 @@ A run's file ``torch.json`` then tells which backend of torch.distributed the jo
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any
 
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from ringtune import layout, runfolder, session
 from ringtune.config import Config
@@ -19,31 +17,26 @@ _first: dict[str, Any] = {}
 """What the first model of this process was made with, by argument."""
 
 
-def watch(names: tuple[str, ...]) -> None:
-    """Give every model of DDP's that is made from now on what the environment says.
+def make(original: Any, arguments: tuple[Any, ...], options: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Make a model of DDP's as a script asks for it, but for what the environment says.
 
     Args:
-        names: Of the arguments: bucket size, gradients as views of buckets, static graph.
+        original: DDP's own ``__init__``.
+        arguments: What the script gives it by position, the object itself first.
+        options: What it gives by name.
+        names: Arguments that the environment may set; the settings have their names.
+
+    Raises:
+        ConfigError: A variable cannot be understood.
     """
-    original = DistributedDataParallel.__init__
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def make(*arguments: Any, **options: Any) -> None:
-        bound = signature.bind(*arguments, **options)
-        bound.apply_defaults()
-        config = Config.from_environ()
-        given = (config.bucket_cap_mb, config.ddp_bucket_view, config.ddp_static_graph)
-        for name, value in zip(names, given, strict=True):
-            if value is not None:
-                bound.arguments[name] = value
-        original(*bound.args, **bound.kwargs)
-        if not _first:
-            _first.update({name: bound.arguments[name] for name in names})
-            tell()
-
-    of_torch: Any = DistributedDataParallel
-    of_torch.__init__ = make
+    bound = inspect.signature(original).bind(*arguments, **options)
+    bound.apply_defaults()
+    config = Config.from_environ()
+    bound.arguments |= {name: value for name in names if (value := getattr(config, name)) is not None}
+    original(*bound.args, **bound.kwargs)
+    if not _first:
+        _first.update({name: bound.arguments[name] for name in names})
+        tell()
 
 
 def tell() -> None:

@@ -48,7 +48,7 @@ class TraceHandle:
 
         def after(module: torch.nn.Module, args: Any, output: Any) -> None:
             if self._forward:
-                _record("forward", self._forward.pop())
+                record_since("forward", self._forward.pop())
             if torch.is_grad_enabled():
                 self._watch_backward(output)
 
@@ -74,7 +74,7 @@ class TraceHandle:
 
         def after(*_: Any) -> None:
             began, self._optimizer = self._optimizer, None
-            _record("optimizer", began)
+            record_since("optimizer", began)
 
         first, last = (torch.compiler.disable(hook, reason=_OUTSIDE) for hook in (before, after))
         self._handles.append(optimizer.register_step_pre_hook(first))
@@ -132,7 +132,7 @@ def _end_backward(task: int) -> None:
     """All models' passes of one task end with it, the last to begin first: ranges nest."""
     for handle, began_ns in reversed(_backward.pop(task, {}).items()):
         if handle._handles:
-            _record("backward", began_ns)
+            record_since("backward", began_ns)
 
 
 def _moment() -> int | None:
@@ -141,7 +141,8 @@ def _moment() -> int | None:
     return time.monotonic_ns() if now is not None and now.recording else None
 
 
-def _record(name: str, began_ns: int | None) -> None:
+def record_since(name: str, began_ns: int | None) -> None:
+    """Record a range that ends here, if a timeline is being recorded; None: its begin is not known."""
     now = session.state.current
     if began_ns is not None and now is not None and now.recording:
         now.runtime.record_range(name, began_ns, time.monotonic_ns())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ import numpy as np
 from ringtune.errors import RingtuneError
 from ringtune.timeline.merging.profiles import as_rank, natural
 from ringtune.timeline.reading.columns import SpanBuilder
+from ringtune.timeline.reading.foreign import RANK_IN_NAME
 from ringtune.timeline.spans import UNKNOWN, PartInfo, Trace
 from ringtune.timeline.vocabulary import Stage
 
 Span = tuple[str, Stage, float, float, Mapping[str, Any]]
 """Name, stage, begin and end in µs, arguments."""
-
-_RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
 def device_trace(file: Path, spans: Sequence[Span], *, host: str, truncated: bool = False, unix_ns: int = 1) -> Trace:
@@ -61,7 +59,7 @@ def with_device_ranks(files: Mapping[Path, Sequence[Trace]]) -> list[Trace]:
         if path.name in seen:
             raise RingtuneError(f"{seen[path.name]} and {path} are two recordings of one host; import each by itself")
         seen[path.name] = path
-    said = [_RANK_IN_NAME.search(path.name) for path in files]
+    said = [RANK_IN_NAME.search(path.name) for path in files]
     if all(said) and all(len(traces) == 1 for traces in files.values()):
         numbers = [int(found.group(1)) for found in said if found]
         return [as_rank(traces[0], rank, 1) for rank, traces in zip(numbers, files.values(), strict=True)]

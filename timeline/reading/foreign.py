@@ -25,7 +25,8 @@ from ringtune.timeline.vocabulary import COPY_IN_NAME, COPY_OUT_NAME, NEGOTIATE_
 _COLLECTIVE = re.compile(r"^(?:RING|GLOO|NCCL|MPI|CCL)_[A-Z]|^nccl(?:Dev)?Kernel|^(?:nccl|gloo|mpi|ucc|ringtune):")
 _DEVICE_COLLECTIVE = re.compile(r"^nccl(?:Dev)?Kernel")
 _RANK_LABEL = re.compile(r"^rank (\d{1,9})\b")
-_RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d{1,9})(?!\d)", re.IGNORECASE)
+RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d{1,9})(?!\d)", re.IGNORECASE)
+"""How a file's name says the rank that wrote it."""
 
 EPOCH_NS = 10**18
 """Clocks of other tools beyond this (2001 in nanoseconds since 1970) count from 1970."""
@@ -66,7 +67,7 @@ def _said_rank(file: Path, stream: EventStream) -> int | None:
     if isinstance(rank, int) and 0 <= rank < 2**31:
         return rank
     # Without torch.distributed it does not know its rank.
-    named = _RANK_IN_NAME.search(file.name) if stream.kineto else None
+    named = RANK_IN_NAME.search(file.name) if stream.kineto else None
     return int(named.group(1)) if named else None
 
 

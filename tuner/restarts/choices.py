@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ringtune.autoload import DDP_ARGUMENTS
 from ringtune.errors import UsageError
 from ringtune.variables import PREFIX, VARIABLES, current_name
 
@@ -59,14 +60,6 @@ def _network(place: Place) -> bool:
     return place.hosts > 1
 
 
-def _carried(place: Place) -> bool:
-    return place.carried
-
-
-def _carried_over_network(place: Place) -> bool:
-    return place.carried and _network(place)
-
-
 def _ddp(place: Place) -> bool:
     return place.ddp is not None
 
@@ -88,21 +81,19 @@ CHOICES = (
     Choice("NCCL_PROTO", ("Simple", "LL"), _nccl),  # never LL128: where it is not the default it may corrupt data
     Choice("NCCL_MIN_NCHANNELS", ("8", "16"), _nccl),
     # Two that never fit the same place: ringtune's own ring is of several GPUs, or ranks that share one, of one host.
-    Choice(
-        "RINGTUNE_GPU_DATA_PATH", ("ring", "staged"), lambda place: _carried(place) and _nccl(place) and _ring(place)
-    ),
-    Choice("RINGTUNE_GPU_DATA_PATH", ("staged",), lambda place: _carried(place) and _nccl(place) and not _ring(place)),
-    Choice("RINGTUNE_GPU_PART_BYTES", ("4194304", "33554432"), lambda place: _carried(place) and _nccl(place)),
+    Choice("RINGTUNE_GPU_DATA_PATH", ("ring", "staged"), lambda place: _nccl(place) and _ring(place)),
+    Choice("RINGTUNE_GPU_DATA_PATH", ("staged",), lambda place: _nccl(place) and not _ring(place)),
+    Choice("RINGTUNE_GPU_PART_BYTES", ("4194304", "33554432"), _nccl),
     Choice("NCCL_BUFFSIZE", ("8388608", "2097152"), _nccl),
     Choice("NCCL_NSOCKS_PERTHREAD", ("4",), lambda place: _nccl(place) and _network(place)),
     Choice("NCCL_SOCKET_NTHREADS", ("4",), lambda place: _nccl(place) and _network(place)),
-    Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2", "8"), _carried_over_network),
-    Choice("RINGTUNE_ALGORITHM_TABLE", TABLES, _carried_over_network),
-    Choice("RINGTUNE_COMPRESSION", ("bf16", "fp16"), lambda place: _carried_over_network(place) and place.lossy),
+    Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2", "8"), _network),
+    Choice("RINGTUNE_ALGORITHM_TABLE", TABLES, _network),
+    Choice("RINGTUNE_COMPRESSION", ("bf16", "fp16"), lambda place: _network(place) and place.lossy),
     Choice("RINGTUNE_BUCKET_CAP_MB", ("10", "50", "100", "5"), _ddp),
     Choice("RINGTUNE_DDP_BUCKET_VIEW", ("1",), _ddp),
-    Choice("RINGTUNE_HIERARCHICAL_ALLREDUCE", ("0",), lambda place: _carried_over_network(place) and place.local > 1),
-    Choice("RINGTUNE_OVERLAP", ("always", "never"), lambda place: _carried(place) and place.local > 1),
+    Choice("RINGTUNE_HIERARCHICAL_ALLREDUCE", ("0",), lambda place: _network(place) and place.local > 1),
+    Choice("RINGTUNE_OVERLAP", ("always", "never"), lambda place: place.local > 1),
 )
 """Choices that are tried unasked, in this order."""
 
@@ -126,11 +117,23 @@ def choices_for(place: Place, given: Collection[str], own: Sequence[Choice] = ()
         own: What the user wants tried.
     """
     left_alone = {*given, *(choice.variable for choice in own)}
-    fewer = tuple(dict.fromkeys(str(number) for number in (1, place.threads // 2) if 0 < number < place.threads))
-    threads = [Choice("OMP_NUM_THREADS", fewer)] if fewer and _ddp(place) and not _nccl(place) else []
-    usual = [one for one in (*CHOICES, *threads) if one.fits(place) and one.variable not in left_alone]
-    present = place.ddp or {}
-    return [*own, *(one for one in map(lambda one: _without(one, present.get(one.variable)), usual) if one.values)]
+    usual = [
+        _without(one, (place.ddp or {}).get(one.variable))
+        for one in (*CHOICES, _fewer_threads(place))
+        if one.fits(place) and one.variable not in left_alone and (place.carried or not _of_runtime(one))
+    ]
+    return [*own, *(one for one in usual if one.values)]
+
+
+def _of_runtime(choice: Choice) -> bool:
+    """Whether it is a setting of ringtune's runtime, without effect on what another library carries."""
+    return choice.variable.startswith(PREFIX) and choice.variable not in DDP_ARGUMENTS
+
+
+def _fewer_threads(place: Place) -> Choice:
+    """Compute threads of ranks without a GPU: one, and half of those that a rank has, where that is fewer."""
+    numbers = dict.fromkeys(number for number in (1, place.threads // 2) if 0 < number < place.threads)
+    return Choice("OMP_NUM_THREADS", tuple(map(str, numbers)), lambda place: _ddp(place) and not _nccl(place))
 
 
 def _without(choice: Choice, value: str | None) -> Choice:

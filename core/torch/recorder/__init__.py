@@ -16,11 +16,11 @@ from ringtune import session
 from ringtune.config import Config
 from ringtune.errors import RingtuneError
 from ringtune.torch import ddp_settings
+from ringtune.torch.distributed import BACKEND
 from ringtune.torch.distributed.members import meet_in_world
 from ringtune.torch.graph_breaks import leave_graphs
 from ringtune.torch.recorder import collectives, phases
 
-_BACKEND = "ringtune"
 _handles: list[Any] = []
 """What the recorder has put into torch while it watches; each has ``remove()``."""
 
@@ -30,7 +30,7 @@ def join() -> None:
 
     A world of ringtune's own is recorded by its runtime. A failure costs the recording and nothing else.
     """
-    if _BACKEND in str(dist.get_backend_config()):
+    if BACKEND in str(dist.get_backend_config()):
         return
     if not session.is_initialized():
         try:

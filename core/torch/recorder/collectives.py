@@ -131,6 +131,7 @@ class _Call:
         self.begin_ns = time.monotonic_ns()
         self.end_ns = 0
         self.result = 0  # address of the first tensor that it fills
+        self.task = -1  # the backward pass that calls it
         self.work: Any = None
         self.future: Any = None
 
@@ -195,15 +196,17 @@ def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
         tensors = list(_tensors(arguments[payload]))
         found: Any = dist.ProcessGroup.unbox(arguments[group_at])
         group = _groups.get(found.group_name) or _groups.setdefault(found.group_name, _Group(found))
+        task = _running_pass()
         name = f"{group.label}: {kind.lower()}"
         if kind in _BETWEEN_TWO:
             name += f" {'to' if kind == 'SEND' else 'from'} {arguments[peer_at] if peer_at >= 0 else 'any'}"
         else:
             count = _in_step[group.number, kind]
             _in_step[group.number, kind] = count + 1
-            name = _bucket_name(group, tensors) or f"{name} {count}"
+            name = _bucket_name(group, tensors, task) or f"{name} {count}"
             steps.communicated()
         call = _Call(now, kind, name, tensors, group)
+        call.task = task
         call.result = next((one.data_ptr() for one in _tensors(arguments[0])), 0)
         if any(not one.is_cpu for one in tensors):
             result = overload.redispatch(keyset & after, *arguments, **options)
@@ -291,9 +294,8 @@ def _running_pass() -> int:
     return -1 if torch._C._current_autograd_node() is None else torch._C._current_graph_task_id()
 
 
-def _bucket_name(group: _Group, tensors: list[torch.Tensor]) -> str | None:
+def _bucket_name(group: _Group, tensors: list[torch.Tensor], task: int) -> str | None:
     """Return the name of a bucket of DDP's, if that is what is reduced: the same on all ranks."""
-    task = _running_pass()
     if task == -1 or len(tensors) != 1:
         return None
     name = buckets.find_name(len(_passes.get(task, ())), tensors[0].numel())
@@ -302,7 +304,7 @@ def _bucket_name(group: _Group, tensors: list[torch.Tensor]) -> str | None:
 
 def _watch_backward(call: _Call) -> None:
     """Record what the end of a backward pass waits: DDP's C++ waits there, and says nothing of it."""
-    task = _running_pass()
+    task = call.task
     if task == -1:
         return
     if task in _passes:

@@ -12,10 +12,9 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ringtune import session
 from ringtune.torch.recorder import buckets
 from ringtune.torch.recorder.replacing import Replaced
-from ringtune.torch.tracing import TraceHandle
+from ringtune.torch.tracing import TraceHandle, record_since
 
 _LOOKED_AT_STEPS = 3
 """Steps in which models are looked for: hooks on all modules cost some microseconds each."""
@@ -86,7 +85,7 @@ def _after_step(*_: Any) -> None:
     _steps += 1
     if _steps == _LOOKED_AT_STEPS:
         _look_no_more()
-    _record("optimizer", _optimizer_began_ns)
+    record_since("optimizer", _optimizer_began_ns)
 
 
 def _loading(original: Any) -> Any:
@@ -98,12 +97,6 @@ def _loading(original: Any) -> Any:
         try:
             return original(self)
         finally:
-            _record("data loading", began_ns)
+            record_since("data loading", began_ns)
 
     return next_batch
-
-
-def _record(name: str, began_ns: int) -> None:
-    now = session.state.current
-    if now is not None and now.recording:
-        now.runtime.record_range(name, began_ns, time.monotonic_ns())
