@@ -232,8 +232,12 @@ class Reducer:
     # -- what happens to the slots -----------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        if self._unhooked:
-            self._unhooked = [slot for slot in self._unhooked if not slot.watch()]
+        # Each step asks every frozen parameter, and most models have none or very many: one attribute, no call.
+        thawed = [slot for slot in self._unhooked if slot.param.requires_grad]
+        if thawed:
+            for slot in thawed:
+                slot.watch()
+            self._unhooked = [slot for slot in self._unhooked if slot.hook is None]
 
     def _renew(self) -> None:
         """Begin anew in another session, whose ranks may be others: they know nothing of what was agreed before."""

@@ -133,11 +133,10 @@ class Slot:
         """Begin anew: the other ranks know nothing of this gradient, and no backward pass has been counted."""
         self.standing, self.streak, self.delay = Standing.EXPECTED, 0, self.reducer.options.passes
 
-    def watch(self) -> bool:
-        """Hook the parameter, once it takes part in backward; return whether it is hooked."""
-        if self.hook is None and self.param.requires_grad:
+    def watch(self) -> None:
+        """Hook the parameter, which takes part in backward."""
+        if self.hook is None:
             self.hook = self.param.register_post_accumulate_grad_hook(_hook(self))
-        return self.hook is not None
 
     def unwatch(self) -> None:
         """Remove the hook."""
