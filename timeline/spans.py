@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from ringtune.timeline.vocabulary import Stage
+from ringtune.timeline.vocabulary import FOREIGN_BATCHES, Stage
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -76,6 +76,10 @@ class SpanTable:
         # A plain number: numpy probes a member of an enumeration for attributes on every comparison, which is slow.
         found: Mask = self.stage == int(stages[0])
         return found
+
+    def foreign(self) -> Mask:
+        """Which spans are of batches that another library carried."""
+        return (self.batch >= FOREIGN_BATCHES.start) & (self.batch < FOREIGN_BATCHES.stop)
 
     def of_stage(self, *stages: Stage) -> SpanTable:
         """Return the spans of these stages."""

@@ -18,8 +18,11 @@ FLOW_CATEGORY = "batch"
 """Category of the arrows between the ranks of a batch."""
 
 
-FOREIGN_BATCHES = 1 << 30
-"""Batches from this number on were carried by another library and seen by `ringtune record`."""
+FOREIGN_BATCHES = range(1 << 30, 1 << 31)
+"""Numbers of batches that another library carried and `ringtune record` saw.
+
+Ringtune's own have those below, groups beside the world from 2^29 on, and batches of step schedules those above.
+"""
 
 
 class Stage(IntEnum):

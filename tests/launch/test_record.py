@@ -171,7 +171,7 @@ def test_every_collective_of_every_group_is_recorded_alike_on_its_ranks(tmp_path
         assert len({kinds[f"RING_{name}", rank] for rank in range(3)}) == 1, name
     batches = [set(spans.batch[here & (spans.rank == rank) & (spans.batch > 0)].tolist()) for rank in range(3)]
     assert batches[0] == batches[1] > batches[2], "a collective has one number on all its ranks"
-    assert min(batches[0]) >= FOREIGN_BATCHES
+    assert min(batches[0]) in FOREIGN_BATCHES and max(batches[0]) in FOREIGN_BATCHES
 
 
 @pytest.mark.slow

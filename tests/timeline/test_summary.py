@@ -142,6 +142,21 @@ def test_only_allreduces_count_as_fused(tmp_path: Path) -> None:
     assert summarize(merged(with_broadcast, tmp_path / "more")).fusion == plain
 
 
+@pytest.mark.parametrize("begin", [0, 1 << 29, 1 << 31])
+def test_batches_of_groups_and_schedules_count_and_those_of_other_libraries_do_not(begin: int, tmp_path: Path) -> None:
+    job = generate(Schedule())
+    plain = summarize(merged(job, tmp_path / "plain"))
+
+    def with_numbers(begin: int) -> Summary:
+        spans = {rank: replace(of, batch=np.where(of.batch > 0, of.batch + begin, 0)) for rank, of in job.spans.items()}
+        return summarize(merged(replace(job, spans=spans), tmp_path / str(begin)))
+
+    found = with_numbers(begin)
+    assert (found.fusion, found.knobs_versions) == (plain.fusion, plain.knobs_versions) and plain.fusion is not None
+    foreign = with_numbers(1 << 30)
+    assert foreign.fusion is None and foreign.knobs_versions == ()
+
+
 def test_the_times_of_all_ranks_at_once_are_those_of_each(tmp_path: Path) -> None:
     spans = load(generate(Schedule(ranks=3, steps=4)).write(tmp_path)).spans
     splits, stages = exposures(spans), stage_times_of_ranks(spans)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtune.timeline.spans import SpanTable, Trace
-from ringtune.timeline.vocabulary import FOREIGN_BATCHES, KNOBS, RING_PREFIX, Stage
+from ringtune.timeline.vocabulary import KNOBS, RING_PREFIX, Stage
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Fusion:
 def fusion(trace: Trace) -> Fusion | None:
     """Return how well tensors were fused; None when no batch was recorded."""
     spans = trace.spans
-    own = (spans.batch > 0) & (spans.batch < FOREIGN_BATCHES)
+    own = (spans.batch > 0) & ~spans.foreign()
     batches = spans.take(spans.name_mask(RING_PREFIX + "ALLREDUCE") & spans.in_stage(Stage.COMMUNICATE) & own)
     if not len(batches):
         return None

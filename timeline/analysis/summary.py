@@ -18,7 +18,7 @@ from ringtune.timeline.analysis.phases import Exposure, StageTime, exposure, sta
 from ringtune.timeline.analysis.staged import device_clock_errors
 from ringtune.timeline.analysis.steps import select_steps, step_lengths
 from ringtune.timeline.spans import SpanTable, Trace
-from ringtune.timeline.vocabulary import ERROR, FOREIGN_BATCHES, KNOBS, STALL, Stage
+from ringtune.timeline.vocabulary import ERROR, KNOBS, STALL, Stage
 
 FORMAT = 1
 
@@ -197,7 +197,7 @@ def _knobs_versions(trace: Trace) -> tuple[KnobsVersion, ...]:
     None where another library carried every batch: knobs had no effect on it.
     """
     batches = trace.spans.take(trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch > 0))
-    if len(batches) and batches.batch.min() >= FOREIGN_BATCHES:
+    if len(batches) and batches.foreign().all():
         return ()
     named: dict[int, Mapping[str, Any]] = {}
     for instant in sorted(trace.instants_named(KNOBS), key=lambda found: found.rank):
