@@ -107,7 +107,8 @@ def noises(draw: st.DrawFn) -> np.ndarray:
 def test_noise_has_no_pattern(moments: np.ndarray) -> None:
     order, rows = np.argsort(moments, axis=1), np.arange(len(moments))
     last, second = order[:, -1], order[:, -2]
-    late = Late(rows, last, (moments[rows, last] - moments[rows, second]).astype(np.int64))
+    lateness = (moments[rows, last] - moments[rows, second]).astype(np.int64)
+    late = Late(rows, last, lateness, np.full(len(rows), 1 / moments.shape[1]))
     steps, ranks = moments.max(axis=1), moments.shape[1]
     tests = holm([binomial_tail(int((last == column).sum()), len(rows), 1 / ranks) for column in range(ranks)])
     job = Job(int(steps.sum()), float(np.median(steps)), ranks)

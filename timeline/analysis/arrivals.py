@@ -1,9 +1,9 @@
 """Who arrived last: which rank the others had to wait for.
 
-A tensor can run when every rank has submitted it; a batch when all its tensors can. For each, the rank that
-submitted last is found on the aligned clocks. Lateness = last submit - last but one: what the job would gain if only
-that rank were on time. Spread = last - first. Where two ranks are closer than their clocks' error bounds allow to
-tell, the arrival is undecided and counts for no rank.
+A tensor can run when every rank of its process set has submitted it; a batch when all its tensors can. For each, the
+rank that submitted last is found on the aligned clocks. Lateness = last submit - last but one: what the job would gain
+if only that rank were on time. Spread = last - first. Where two ranks are closer than their clocks' error bounds allow
+to tell, the arrival is undecided and counts for no rank.
 
 Horovod's timeline has ticks instead: when its coordinator read that a rank was ready. It reads all ranks' messages once
 a cycle, rank after rank, so the order within one cycle is that of the ranks' numbers and says nothing.
@@ -29,6 +29,8 @@ class Submits:
     at_ns: Ints
     tensor: Ints
     """Index into the names of the table they came from; of a batch that of its last tensor."""
+    process_set: Ints
+    """0: of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class ClockErrors:
 
 @dataclass(frozen=True)
 class LastOnes:
-    """The last of each group that all ranks submitted; rank -1 where undecided."""
+    """The last of each group that all its ranks submitted; rank -1 where undecided."""
 
     rank: Ints
     lateness_ns: Ints
@@ -113,30 +115,37 @@ def arrivals(trace: Trace) -> Arrivals:
 
 
 def last_ones(submits: Submits, errors: ClockErrors) -> LastOnes:
-    """Find the last rank of each group that every rank submitted."""
-    ranks = len(np.unique(submits.rank))
-    none = np.empty(0, dtype=np.int64)
-    if ranks < 2:
-        return LastOnes(none, none, none, none)
+    """Find the last rank of each group that every rank of its process set submitted."""
     order = np.lexsort((submits.rank, submits.at_ns, submits.group))
     group, rank, at = submits.group[order], submits.rank[order], submits.at_ns[order]
-    ends = np.flatnonzero(np.append(np.diff(group) != 0, True))
+    ends = np.flatnonzero(np.append(np.diff(group) != 0, True)) if len(group) else np.empty(0, dtype=np.int64)
     sizes = np.diff(np.concatenate(([-1], ends)))
-    ends = ends[sizes == ranks]
-    if not len(ends):
-        return LastOnes(none, none, none, none)
-    lateness = at[ends] - at[ends - 1]
-    # Surely after each of the others: one before the last but one may have a worse clock.
-    others = ends[:, None] - np.arange(1, ranks)
-    sure = (at[ends][:, None] - at[others] > errors.between(rank[ends][:, None], rank[others])).all(axis=1)
-    return LastOnes(np.where(sure, rank[ends], -1), lateness, submits.tensor[order][ends], group[ends])
+    whole = (sizes > 1) & (sizes == _sizes_of_sets(submits)[order][ends])
+    ends, sizes = ends[whole], sizes[whole]
+    last = np.full(len(ends), -1, dtype=np.int64)
+    for size in np.unique(sizes).tolist():
+        mine = ends[sizes == size]
+        # Surely after each of the others: one before the last but one may have a worse clock.
+        others = mine[:, None] - np.arange(1, size)
+        sure = (at[mine][:, None] - at[others] > errors.between(rank[mine][:, None], rank[others])).all(axis=1)
+        last[sizes == size] = np.where(sure, rank[mine], -1)
+    return LastOnes(last, at[ends] - at[ends - 1], submits.tensor[order][ends], group[ends])
+
+
+def _sizes_of_sets(submits: Submits) -> Ints:
+    """How many ranks the process set of each submission has, as far as they recorded any of it."""
+    found = np.full(len(submits.rank), len(np.unique(submits.rank)), dtype=np.int64)
+    for number in np.unique(submits.process_set[submits.process_set != 0]):
+        mine = submits.process_set == number
+        found[mine] = len(np.unique(submits.rank[mine]))
+    return found
 
 
 def tensor_submits(negotiate: SpanTable) -> Submits:
     """One submission per rank, tensor and batch; tensors without a batch are matched by their order."""
     rank, tensor, batch = (column.astype(np.int64) for column in (negotiate.rank, negotiate.tensor, negotiate.batch))
     turn = np.where(batch > 0, batch, -1 - _occurrence(rank, tensor, negotiate.begin_ns))
-    return _first_of_each(_number(tensor, turn), rank, negotiate.begin_ns, tensor)
+    return _first_of_each(_number(tensor, turn), rank, negotiate.begin_ns, tensor, _set_of(negotiate))
 
 
 def _batch_submits(negotiate: SpanTable) -> Submits:
@@ -144,9 +153,12 @@ def _batch_submits(negotiate: SpanTable) -> Submits:
     fused = negotiate.take(negotiate.batch > 0)
     order = np.argsort(-fused.begin_ns, kind="stable")
     fused = fused.take(order)
-    return _first_of_each(
-        _number(fused.batch), fused.rank.astype(np.int64), fused.begin_ns, fused.tensor.astype(np.int64)
-    )
+    rank, tensor = fused.rank.astype(np.int64), fused.tensor.astype(np.int64)
+    return _first_of_each(_number(fused.batch), rank, fused.begin_ns, tensor, _set_of(fused))
+
+
+def _set_of(spans: SpanTable) -> Ints:
+    return np.maximum(spans.fact("process_set", 0), 0)
 
 
 def horovod_ticks(trace: Trace) -> Ticks:
@@ -158,7 +170,8 @@ def horovod_ticks(trace: Trace) -> Ticks:
     at = np.array([tick.at_ns for tick in found], dtype=np.int64)
     group = tensor + len(names) * _occurrence(rank, tensor, at)
     marks = np.sort(trace.spans.of_stage(Stage.CYCLE).begin_ns)
-    return Ticks(_first_of_each(group, rank, _look_begins(at, rank, marks), tensor), tuple(names))
+    of_all = np.zeros_like(rank)
+    return Ticks(_first_of_each(group, rank, _look_begins(at, rank, marks), tensor, of_all), tuple(names))
 
 
 def _look_begins(at_ns: Ints, rank: Ints, marks: Ints) -> Ints:
@@ -193,10 +206,10 @@ def _number(*columns: Ints) -> Ints:
     return numbered
 
 
-def _first_of_each(group: Ints, rank: Ints, at_ns: Ints, tensor: Ints) -> Submits:
+def _first_of_each(group: Ints, rank: Ints, at_ns: Ints, tensor: Ints, process_set: Ints) -> Submits:
     """Keep the first row of each group and rank, in the order given."""
     _, first = np.unique(_number(group, rank), return_index=True)
-    return Submits(group[first], rank[first], at_ns[first], tensor[first])
+    return Submits(group[first], rank[first], at_ns[first], tensor[first], process_set[first])
 
 
 def clock_errors(trace: Trace) -> ClockErrors:

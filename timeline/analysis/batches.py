@@ -32,6 +32,8 @@ class BatchTable:
 
     ids: Ints
     ranks: tuple[int, ...]
+    members: Mask
+    """Which ranks a batch is of: those that recorded any of its process set or group; B x R."""
     submit: Ints
     agreed: Ints
     start: Ints
@@ -68,6 +70,12 @@ class BatchTable:
     def complete(self) -> Mask:
         """Batches that every rank recorded."""
         found: Mask = (self.begin != MISSING).all(axis=1)
+        return found
+
+    @property
+    def whole(self) -> Mask:
+        """Batches of two ranks or more that all their ranks recorded, be they all of the job or a group."""
+        found: Mask = ((self.begin != MISSING) | ~self.members).all(axis=1) & (self.members.sum(axis=1) > 1)
         return found
 
     @property
@@ -131,12 +139,14 @@ def batch_table(trace: Trace) -> BatchTable:
     (out,) = _of_stage(spans, Stage.COPY_OUT, about, "end_ns")
     done = np.maximum(out, end)
     unheard = submit == MISSING
-    awaited_peer, peer_wait_ns = _awaited_peers(spans, about, begin)
+    members = _members(np.maximum(runs.fact("process_set", 0)[first], 0), begin != MISSING)
+    awaited_peer, peer_wait_ns = _awaited_peers(spans, about, begin, members)
     (ready,) = _of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns")
     (copied,) = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")  # one span where it is packed on a GPU
     return BatchTable(
         ids=ids,
         ranks=tuple(ranks.tolist()),
+        members=members,
         submit=np.where(unheard, begin, submit),
         agreed=np.where(unheard, begin, agreed),
         start=np.where(start == MISSING, begin, start),
@@ -156,6 +166,14 @@ def batch_table(trace: Trace) -> BatchTable:
     )
 
 
+def _members(sets: Ints, recorded: Mask) -> Mask:
+    """Which ranks each batch is of, by the number of its process set: 0 is all ranks."""
+    found = np.ones_like(recorded)
+    for number in np.unique(sets[sets != 0]):
+        found[sets == number] = recorded[sets == number].any(axis=0)
+    return found
+
+
 def _latest(shape: tuple[int, int], row: Ints, column: Ints, values: Ints) -> Ints:
     found = np.full(shape[0] * shape[1], MISSING, dtype=np.int64)
     np.maximum.at(found, row * shape[1] + column, values)
@@ -168,7 +186,9 @@ def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[in
     return [_latest(about[2], row, column, getattr(spans, moment)[chosen]) for moment in moments]
 
 
-def _awaited_peers(spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin: Ints) -> tuple[Codes, Ints]:
+def _awaited_peers(
+    spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin: Ints, members: Mask
+) -> tuple[Codes, Ints]:
     """The rank that all others of a batch waited for before it began; ranks that waited within it had begun."""
     _, ranks, shape = about
     row, column, chosen = _places(spans, Stage.AWAIT, about)
@@ -184,7 +204,7 @@ def _awaited_peers(spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]],
     length[row, column] = spans.end_ns[chosen] - spans.begin_ns[chosen]
     whom = named.max(axis=1, initial=-1)
     others = np.arange(shape[1]) != whom[:, None]
-    agreed = (whom >= 0) & np.where(others, named == whom[:, None], named < 0).all(axis=1)
+    agreed = (whom >= 0) & np.where(others, (named == whom[:, None]) | ~members, named < 0).all(axis=1)
     return np.where(agreed, whom, -1).astype(np.int32), np.where(agreed, length.min(axis=1, initial=2**62), 0)
 
 

@@ -1,7 +1,7 @@
 """Who was last in every step, by cause, and by how much.
 
-Notation: for a batch all ranks ran, lateness of the last rank = its moment minus that of the last but one: what the
-job could gain if only that rank were on time. Three moments, three causes:
+Notation: for a batch that all its ranks ran (all of the job, or a group), lateness of the last rank = its moment minus
+that of the last but one: what the job could gain if only that rank were on time. Three moments, three causes:
 
 * ``compute``: the last tensor's submit (from GPU to GPU also: when the GPU had finished the tensor); where two ranks
   are closer than their clocks' error, under a step schedule, the rank that all others recorded they waited for, and the
@@ -42,11 +42,15 @@ from ringtune.timeline.vocabulary import Stage
 
 @dataclass(frozen=True)
 class Late:
-    """Per step (rows) the rank (column) that was last by a cause, -1 for none, and by how much."""
+    """Per step (rows) the rank (column) that was last by a cause, -1 for none, and by how much.
+
+    ``chance``: of each of the ranks that ran the batch to be last, were they equal.
+    """
 
     steps: Ints
     column: Ints
     lateness: Ints
+    chance: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -72,16 +76,17 @@ def lateness_by_cause(trace: Trace, table: BatchTable, clocks: ClockErrors) -> t
         bounds = np.array([float(device_clock_errors(trace).get(rank, 0)) for rank in table.ranks])
         errors = errors + bounds[:, None] + bounds
     carried, late = _compute(trace, table, errors)
+    chance = 1 / table.members.sum(axis=1)
     found = {
-        "compute": _per_step(_step_of_late(trace, table, *late), *late),
-        "negotiation": _per_step(table.step, *_negotiated(table, errors)),
-        "network": _per_step(table.step, *_last(table.end, errors)),
+        "compute": _per_step(_step_of_late(trace, table, *late), *late, chance),
+        "negotiation": _per_step(table.step, *_negotiated(table, errors), chance),
+        "network": _per_step(table.step, *_last(table.end, errors), chance),
     }
     return found, carried
 
 
 def of_batches(trace: Trace, table: BatchTable, incomplete: int) -> Evidence:
-    """Three moments of every batch that all ranks ran."""
+    """Three moments of every batch that all its ranks ran."""
     clocks, negotiate = clock_errors(trace), trace.spans.of_stage(Stage.NEGOTIATE)
     late, carried = lateness_by_cause(trace, table, clocks)
     return Evidence(
@@ -90,7 +95,7 @@ def of_batches(trace: Trace, table: BatchTable, incomplete: int) -> Evidence:
         carried=carried,
         tensors=last_ones(tensor_submits(negotiate), clocks),
         names=negotiate.tensors,
-        length_ns=int(table.done.max() - table.submit.min()),
+        length_ns=int(table.done.max() - table.submit[table.members].min()),
         steps=len(np.unique(table.step)),
         batches=len(table.ids),
         incomplete=incomplete,
@@ -112,8 +117,8 @@ def of_ticks(trace: Trace) -> Evidence:
     step = last.group // len(ticks.names)
     column = np.where(last.rank >= 0, np.searchsorted(ranks, last.rank), -1)
     spans = trace.spans
-    nobody = Late(*np.empty((3, 0), dtype=np.int64))
-    compute = _per_step(step, column, np.where(column >= 0, last.lateness_ns, 0))
+    nobody = Late(*np.empty((3, 0), dtype=np.int64), np.empty(0))
+    compute = _per_step(step, column, np.where(column >= 0, last.lateness_ns, 0), np.full(len(step), 1 / len(ranks)))
     return Evidence(
         ranks=tuple(ranks.tolist()),
         late={"compute": compute, "negotiation": nobody, "network": nobody},
@@ -180,7 +185,7 @@ def _compute(trace: Trace, table: BatchTable, errors: NDArray[np.float64]) -> tu
     behind = np.where(behind > errors[last, second], behind, 0)
     carried = np.clip(behind, 0, lateness)
     own = lateness - carried
-    brought = _per_step(table.step, last, carried)
+    brought = _per_step(table.step, last, carried, np.zeros(len(last)))
     sums = np.zeros(len(table.ranks), dtype=np.int64)
     np.add.at(sums, brought.column[brought.column >= 0], brought.lateness[brought.column >= 0])
     return sums, (np.where(own > 0, last, -1), own)
@@ -210,10 +215,10 @@ def _released(trace: Trace, rank: int, before: Ints) -> Ints:
     return np.where(place >= 0, syncs[np.maximum(place, 0)] if len(syncs) else MISSING, MISSING)
 
 
-def _per_step(step: Ints, last: Ints, lateness: Ints) -> Late:
+def _per_step(step: Ints, last: Ints, lateness: Ints, chance: NDArray[np.float64]) -> Late:
     """The latest batch of every step; batches of no known step are one round each."""
     rounds = np.where(step < 0, -1 - np.arange(len(last)), step)
     order = np.lexsort((lateness, rounds))
     ends = np.flatnonzero(np.append(np.diff(rounds[order]) != 0, True))
     chosen = order[ends]
-    return Late(step[chosen], last[chosen], lateness[chosen])
+    return Late(step[chosen], last[chosen], lateness[chosen], chance[chosen])

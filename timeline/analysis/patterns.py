@@ -88,7 +88,7 @@ def _steady(late: Late, own: Floats, usual: float, significance: float, job: Job
     found = np.zeros(len(own), dtype=np.bool_)
     for first, end in _stretches(np.minimum(own, usual) / usual):
         inside = slice(first, end)
-        if own[inside].mean() >= MATERIAL * job.step_ns and _p_of_stretch(late, own, (first, end), job) < SURE:
+        if own[inside].mean() >= MATERIAL * job.step_ns and _p_of_stretch(late, own, (first, end)) < SURE:
             found[inside] = True
     often = significance < SURE and own.mean() >= MATERIAL * job.step_ns
     others = (late.lateness[decided].sum() - own.sum()) / max(1, job.ranks - 1)
@@ -98,16 +98,21 @@ def _steady(late: Late, own: Floats, usual: float, significance: float, job: Job
     hits = int((own[rest] > 0).sum())
     runs = len(_runs(found))
     many = runs > _MOST_STRETCHES or (runs > 1 and found.mean() >= _ALWAYS_SHARE)
-    return everything if many or binomial_tail(hits, int(rest.sum()), 1 / job.ranks) < SURE else found
+    return everything if many or binomial_tail(hits, int(rest.sum()), _chance(late, rest)) < SURE else found
 
 
-def _p_of_stretch(late: Late, own: Floats, stretch: tuple[int, int], job: Job) -> float:
+def _chance(late: Late, rows: Mask) -> float:
+    """Return how likely one of equal ranks is last in these steps, at most: it may be in fewer of their groups."""
+    return float(late.chance[rows].mean()) if rows.any() else 1.0
+
+
+def _p_of_stretch(late: Late, own: Floats, stretch: tuple[int, int]) -> float:
     """p-value of a rank being late that often, or that much, in a stretch [first, end)."""
     inside = np.zeros(len(own), dtype=np.bool_)
     inside[slice(*stretch)] = True
     decided = late.column >= 0
     draws = int((inside & decided).sum())
-    by_number = binomial_tail(int((own[inside] > 0).sum()), draws, 1 / job.ranks)
+    by_number = binomial_tail(int((own[inside] > 0).sum()), draws, _chance(late, inside & decided))
     much = float(np.median(own[inside])) / 2
     outside = int((decided & ~inside).sum())
     usual = (int((late.lateness[decided & ~inside] >= much).sum()) + 1) / (outside + 1)

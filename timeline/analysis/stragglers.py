@@ -2,8 +2,9 @@
 
 Lateness and its causes are those of `ringtune.timeline.analysis.lateness`, the verdicts those of
 `ringtune.timeline.analysis.verdicts`. Batches of a step are not independent: a rank late in one is late in the next. So
-a step counts once, with the latest of its batches. Evidence beside the verdicts are tests that draw steps: per rank a
-one-sided binomial test against 1/R (Holm's correction), over all ranks a permutation test of the lateness.
+a step counts once, with the latest of its batches, of all ranks or of a group. Evidence beside the verdicts are tests
+that draw steps: per rank a one-sided binomial test against 1/R, R the ranks of those batches (Holm's correction); over
+all ranks a permutation test of the lateness in batches of all.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
         RingtuneError: Neither did two ranks run a batch together, nor are there ticks of Horovod's coordinator.
     """
     everything = batch_table(trace).with_data()
-    table = everything.take(everything.complete)
+    table = everything.take(everything.whole)
     if len(table.ranks) > 1 and len(table.ids):
         evidence = of_batches(trace, table, len(everything.ids) - len(table.ids))
     else:
@@ -162,7 +163,7 @@ def late_in_steps(trace: Trace) -> list[StepLateness]:
     For a few steps of a job that goes on. Empty where no two ranks ran a batch together.
     """
     table = batch_table(trace).with_data()
-    table = table.take(table.complete)
+    table = table.take(table.whole)
     if len(table.ranks) < 2 or not len(table.ids):
         return []
     late, _ = lateness_by_cause(trace, table, clock_errors(trace))
@@ -172,11 +173,12 @@ def late_in_steps(trace: Trace) -> list[StepLateness]:
 def _tests(late: Late, ranks: int) -> list[float]:
     decided = int((late.column >= 0).sum())
     hits = [int((late.column == column).sum()) for column in range(ranks)]
-    return holm([binomial_tail(count, decided, 1 / ranks) if count else 1.0 for count in hits])
+    chance = float(late.chance[late.column >= 0].mean()) if decided else 1.0
+    return holm([binomial_tail(count, decided, chance) if count else 1.0 for count in hits])
 
 
 def _permutation_p(late: Late, ranks: int) -> float:
-    decided = late.column >= 0
+    decided = (late.column >= 0) & np.isclose(late.chance * ranks, 1)  # in a group not all ranks are exchangeable
     if not decided.any():
         return 1.0
     rounds = np.zeros((int(decided.sum()), ranks))

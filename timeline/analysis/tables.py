@@ -70,7 +70,7 @@ def _cause(name: str) -> str:
 def stragglers_view(found: Stragglers) -> RenderableType:
     """Who else made the others wait than the first sentence says, and the evidence."""
     table = new_table(
-        f"Last in how many of {found.steps} steps, and by how much (all batches with all ranks: {found.batches})",
+        f"Last in how many of {found.steps} steps, and by how much (batches that all ranks recorded: {found.batches})",
         "rank", "host", *(f"{cause}: steps" if part == 0 else ("late" if part == 1 else "p")
                           for cause in stragglers.CAUSES for part in range(3)), "carried over", "straggler",
     )  # fmt: skip
