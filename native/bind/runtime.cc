@@ -314,6 +314,16 @@ void add_runtime(nb::module_& module) {
             new (self) Runtime(copy);
           },
           nb::arg("options"))
+      .def(
+          "__init__",
+          [](Runtime* self, const RuntimeOptions& options, const Runtime& job, std::uint16_t number,
+             const std::string& label, const std::vector<int>& members) {
+            const RuntimeOptions copy = options;
+            const nb::gil_scoped_release released;
+            new (self) Runtime(copy, job, {number, label, members});
+          },
+          nb::arg("options"), nb::arg("job"), nb::arg("number"), nb::arg("label"), nb::arg("members"),
+          "The runtime of a group of ranks, which records in the timeline of the job's.")
       .def_prop_ro("rank", &Runtime::rank)
       .def_prop_ro("size", &Runtime::size)
       .def_prop_ro("hosts", &Runtime::hosts)

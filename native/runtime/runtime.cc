@@ -93,14 +93,15 @@ Submission decision_of(CollectiveKind kind, const std::string& name) {
 
 }  // namespace
 
-Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
+Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, const Tracer* job, TraceGroup group)
     : options(given),
       store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))),
+      tracer(job == nullptr ? Tracer() : Tracer(*job, std::move(group))),
       data_paths({given.gpu_data_path, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
                   given.connect_timeout_ns}),
       host_staged(given.cuda_driver, host_data_path(), data_paths) {
   set_log_level(static_cast<LogLevel>(given.log_level));
-  set_log_rank(given.rank);
+  if (!tracer.of_group()) set_log_rank(given.rank);
   check_knobs(given.knobs);
   if (store) agree_on_algorithms(options, *store, Deadline::after(given.connect_timeout_ns));
   fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
@@ -121,6 +122,8 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
 Runtime::Runtime(const RuntimeOptions& options) : Runtime(options, nullptr) {}
 Runtime::Runtime(const RuntimeOptions& options, std::unique_ptr<Fabric> fabric)
     : impl_(std::make_unique<Impl>(options, std::move(fabric))) {}
+Runtime::Runtime(const RuntimeOptions& options, const Runtime& job, TraceGroup group)
+    : impl_(std::make_unique<Impl>(options, nullptr, &job.impl_->tracer, std::move(group))) {}
 
 Runtime::~Runtime() {
   if (!impl_->home.here()) {  // its threads, links and memory are the parent's: nothing of them may be ended here
@@ -315,6 +318,7 @@ StepStats Runtime::end_step(bool told) {
                           impl_->tracer.intern(""), 0, stats.step, static_cast<std::uint16_t>(stats.knobs_version),
                           Stage::kStep, 255});
   }
+  impl_->tracer.now_in(impl_->step, stats.knobs_version);
   return stats;
 }
 
@@ -326,6 +330,7 @@ std::uint64_t Runtime::stalls() const noexcept { return impl_->counters.stalls.l
 std::size_t Runtime::open_operations() const noexcept { return impl_->tickets.open(); }
 
 void Runtime::start_timeline(const TimelineOptions& timeline) {
+  if (impl_->tracer.of_group()) throw InvalidArgument("a group records into the timeline of its job");
   if (own().tracer.recording()) {
     throw InvalidArgument("the timeline is already being recorded; stop it before starting another");
   }
@@ -334,13 +339,14 @@ void Runtime::start_timeline(const TimelineOptions& timeline) {
   ChromeOptions files{timeline.path, timeline.gzip, timeline.rotate_bytes, impl_->next_timeline_file};
   impl_->engine->mark_cycles(timeline.mark_cycles);
   impl_->engine->record_pieces(timeline.pieces);
+  impl_->tracer.now_in(impl_->step, knobs_version());
   impl_->tracer.start(make_chrome_sink(std::move(files), header));
   impl_->engine->look_at_clock();
   impl_->engine->record_knobs();
 }
 
 void Runtime::stop_timeline() {
-  if (!impl_->home.here() || !impl_->tracer.recording()) return;
+  if (!impl_->home.here() || impl_->tracer.of_group() || !impl_->tracer.recording()) return;
   // A last look at rank 0's clock, so that drift can be interpolated. Bounded: rank 0 may have ended.
   const std::uint32_t look = impl_->engine->look_at_clock();
   impl_->engine->wait_for_look(look, Deadline::after(kSecondNs / 4));

@@ -87,6 +87,8 @@ class Runtime {
  public:
   /// Blocks until all ranks have met; throws Timeout naming the missing ones.
   explicit Runtime(const RuntimeOptions& options);
+  /// Of a group of ranks beside the runtime of all, in whose timeline it records. Throws as the other one does.
+  Runtime(const RuntimeOptions& options, const Runtime& job, TraceGroup group);
   /// For tests: over a fabric made elsewhere.
   Runtime(const RuntimeOptions& options, std::unique_ptr<Fabric> fabric);
   ~Runtime();  // shutdown(5 s)

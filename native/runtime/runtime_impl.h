@@ -19,7 +19,8 @@ namespace ringtune {
 
 class Runtime::Impl {
  public:
-  Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made);
+  /// `job`: null, or of which group's runtime this is one.
+  Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, const Tracer* job = nullptr, TraceGroup group = {});
   ~Impl() {
     engine->leave(Deadline::after(0));
     data_paths.close(Deadline::after(0));

@@ -14,6 +14,9 @@ namespace ringtune {
 
 struct Tracer::Impl {
   explicit Impl(std::size_t ring_spans) : rings(ring_spans) {}
+  std::atomic<bool> recording{false};
+  std::atomic<std::uint32_t> step{0};
+  std::atomic<std::uint32_t> knobs_version{0};
   NameTable names;
   TensorLists lists;
   ThreadRings rings;
@@ -24,12 +27,17 @@ struct Tracer::Impl {
   std::vector<std::unique_ptr<TraceWriter>> writers;
 };
 
-Tracer::Tracer(TracerOptions options) : impl_(std::make_unique<Impl>(options.ring_spans)) {
+Tracer::Tracer(TracerOptions options)
+    : impl_(std::make_shared<Impl>(options.ring_spans)), recording_(&impl_->recording) {
   RINGTUNE_CHECK(std::has_single_bit(options.ring_spans) && options.ring_spans >= 4, "ring of ", options.ring_spans,
                  " spans: a power of two from 4 on is needed");
 }
 
+Tracer::Tracer(const Tracer& job, TraceGroup group)
+    : impl_(job.impl_), recording_(job.recording_), group_(std::make_unique<const TraceGroup>(std::move(group))) {}
+
 Tracer::~Tracer() {
+  if (of_group()) return;
   try {
     stop();
   } catch (const Error&) {  // the writer has logged it
@@ -37,24 +45,32 @@ Tracer::~Tracer() {
 }
 
 void Tracer::start(std::unique_ptr<Sink> sink) {
-  RINGTUNE_CHECK(sink != nullptr);
+  RINGTUNE_CHECK(sink != nullptr && !of_group());
   const std::lock_guard lock(impl_->control);
   if (recording()) throw InvalidArgument("the timeline is already being recorded; stop it before starting another");
   impl_->writers.push_back(std::make_unique<TraceWriter>(std::move(sink), &impl_->rings, &impl_->names));
   // Release: a thread that reads the pointer sees the writer behind it.
   impl_->writer.store(impl_->writers.back().get(), std::memory_order_release);
-  recording_.store(true, std::memory_order_release);
+  recording_->store(true, std::memory_order_release);
 }
 
 void Tracer::stop() {
   const std::lock_guard lock(impl_->control);
   if (!recording()) return;
-  recording_.store(false, std::memory_order_release);
+  recording_->store(false, std::memory_order_release);
   const std::string error = impl_->writers.back()->finish();
   if (!error.empty()) throw TraceIo(error);
 }
 
-std::uint32_t Tracer::intern(std::string_view name) { return impl_->names.intern(name); }
+void Tracer::now_in(std::uint32_t step, std::uint32_t knobs_version) noexcept {
+  impl_->step.store(step, std::memory_order_relaxed);
+  impl_->knobs_version.store(knobs_version, std::memory_order_relaxed);
+}
+
+std::uint32_t Tracer::intern(std::string_view name) {
+  if (group_ == nullptr || name.empty()) return impl_->names.intern(name);
+  return impl_->names.intern(group_->label + ": " + std::string(name));
+}
 
 std::uint32_t Tracer::oldest_name() const noexcept { return impl_->names.oldest(); }
 
@@ -62,9 +78,29 @@ TensorLists& Tracer::tensor_lists() noexcept { return impl_->lists; }
 
 void Tracer::record(const Span& span) noexcept { record(std::span(&span, 1)); }
 
-void Tracer::record(std::span<const Span> spans) noexcept {
+void Tracer::record(std::span<const Span> spans) noexcept { push(group_ == nullptr ? spans : translated(spans)); }
+
+std::span<const Span> Tracer::translated(std::span<const Span> spans) const {
+  thread_local std::vector<Span> as_of_job;
+  as_of_job.assign(spans.begin(), spans.end());
+  for (Span& span : as_of_job) {
+    if (span.stage == Stage::kWords) continue;
+    if (span.batch_id != 0 && span.stage != Stage::kCounter) {
+      const std::uint32_t of_schedule = span.batch_id >> 31U;  // which are numbered apart from the others
+      span.batch_id = kGroupBatches | (group_->number & 0x1ffU) << 20U | of_schedule << 19U | (span.batch_id & 0x7ffffU);
+    }
+    span.process_set = group_->number;
+    span.step = impl_->step.load(std::memory_order_relaxed);
+    span.knobs_version = static_cast<std::uint16_t>(impl_->knobs_version.load(std::memory_order_relaxed));
+    const auto peer = static_cast<std::size_t>(span.peer);
+    if (span.stage == Stage::kAwait && peer < group_->members.size()) span.peer = group_->members[peer];
+  }
+  return as_of_job;
+}
+
+void Tracer::push(std::span<const Span> spans) noexcept {
   // acquire: pairs with start(), so that the pointer read next is that writer's (or a later one's).
-  if (!recording_.load(std::memory_order_acquire)) return;
+  if (!recording_->load(std::memory_order_acquire)) return;
   TraceWriter& writer = *impl_->writer.load(std::memory_order_acquire);
   ThreadRing* const ring = impl_->rings.mine();
   if (ring == nullptr) {
@@ -81,7 +117,7 @@ void Tracer::record(std::span<const Span> spans) noexcept {
 }
 
 void Tracer::event(std::string_view name, std::string_view category, std::int64_t at_ns, std::string args_json) {
-  if (!recording_.load(std::memory_order_acquire)) return;
+  if (of_group() || !recording_->load(std::memory_order_acquire)) return;
   impl_->writer.load(std::memory_order_acquire)
       ->push_event({std::string(name), std::string(category), at_ns, std::move(args_json)});
 }

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "trace/batch_slots.h"
 #include "trace/sink.h"
@@ -19,13 +20,27 @@ struct TracerOptions {
   std::size_t ring_spans = 1 << 16;  // per recording thread, power of two
 };
 
+/// Some ranks of a job that have a runtime of their own beside that of all ranks, and how their spans stand in its
+/// timeline.
+struct TraceGroup {
+  std::uint16_t number = 0;  // in the place of a process set; the same on all members
+  std::string label;         // before the names of its operations
+  std::vector<int> members;  // the ranks in the job of its ranks
+};
+
+/// Batches of groups have numbers from here on, which end below those of `ringtune.timeline.vocabulary.FOREIGN_BATCHES`.
+inline constexpr std::uint32_t kGroupBatches = 1U << 29;
+
 /// Thread-safe; owns the rings, the writer thread and, while recording, the sink. `record` never blocks and never
 /// allocates after the thread's first call. A sink that throws loses what it held and is tried again: the reason is
 /// logged once, what was lost counts as dropped, and stop() throws TraceIo. In a forked child the tracer is inert.
 class Tracer {
  public:
   explicit Tracer(TracerOptions options = {});
-  ~Tracer();  // stops recording, drains, closes the sink; never throws
+  /// Records the spans of a group into what `job` records, whose steps they belong to. Neither starts nor stops a
+  /// recording; events are left out, since their ranks, clocks and knobs are the group's own. May outlive `job`.
+  Tracer(const Tracer& job, TraceGroup group);
+  ~Tracer();  // stops its own recording, drains, closes the sink; never throws
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
@@ -33,7 +48,10 @@ class Tracer {
   void start(std::unique_ptr<Sink> sink);
   /// Drains all rings, writes the dropped count, closes the sink. No-op when not recording. Throws TraceIo.
   void stop();
-  [[nodiscard]] bool recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool recording() const noexcept { return recording_->load(std::memory_order_relaxed); }
+  [[nodiscard]] bool of_group() const noexcept { return group_ != nullptr; }
+  /// To which step and version of the knobs the spans of groups belong from now on.
+  void now_in(std::uint32_t step, std::uint32_t knobs_version) noexcept;
 
   /// Name -> id. Any thread. Cheap for a known name, but callers should cache it as long as it is not smaller than
   /// oldest_name(): after many other names it is to be asked for again.
@@ -54,8 +72,12 @@ class Tracer {
 
  private:
   struct Impl;
-  std::atomic<bool> recording_{false};
-  std::unique_ptr<Impl> impl_;
+  void push(std::span<const Span> spans) noexcept;
+  [[nodiscard]] std::span<const Span> translated(std::span<const Span> spans) const;
+
+  std::shared_ptr<Impl> impl_;
+  std::atomic<bool>* recording_;  // in impl_
+  std::unique_ptr<const TraceGroup> group_;
 };
 
 }  // namespace ringtune

@@ -20,6 +20,7 @@ from ringtune.torch.distributed.memory import contents, reduced, source, sources
 from ringtune.torch.distributed.messages import Messages
 from ringtune.torch.distributed.redistribution import deal, joined, rows
 from ringtune.torch.distributed.submitting import Submitting, Tensors
+from ringtune.torch.distributed.traced import GroupLabel
 from ringtune.torch.distributed.works import Work, copy, then
 from ringtune.torch.memory_check import is_own
 
@@ -101,6 +102,10 @@ class ProcessGroupRingtune(Submitting):
     def get_group_store(self) -> Any:
         """Return torch's store of the group."""
         return self.store
+
+    def set_label(self, label: GroupLabel) -> None:
+        """Take what the group is called in the timeline."""
+        self._messages.label = label
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long operations to come may wait for missing ranks."""

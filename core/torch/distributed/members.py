@@ -6,7 +6,7 @@ import dataclasses
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
 from ringtune.errors import RingtuneError, Timeout
 from ringtune.session import JobContext, Session
+from ringtune.torch.distributed.traced import GroupLabel
 
 _KEY = "ringtune/address"
 _served: list[Rendezvous] = []  # keeps the last world's store alive on rank 0
@@ -36,6 +37,18 @@ class Meeting:
     config: Config
     owns_session: bool
     rendezvous: Rendezvous
+
+
+class Seen(NamedTuple):
+    """How a group stands in the timeline.
+
+    Attributes:
+        label: Its number and text.
+        members: The ranks in the world of its ranks.
+    """
+
+    label: GroupLabel
+    members: tuple[int, ...]
 
 
 def open_world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Session, Meeting]:
@@ -108,14 +121,17 @@ def meet_in_world(prefix: str, base: Config) -> Config:
     return config
 
 
-def open_group(meeting: Meeting, name: str, rank_and_size: tuple[int, int], limit_ns: int) -> Session:
-    """Open a session of some ranks beside the world's: it records nothing and writes nothing.
+def open_group(
+    meeting: Meeting, name: str, rank_and_size: tuple[int, int], limit_ns: int, seen_as: Seen | None = None
+) -> Session:
+    """Open a session of some ranks beside the world's, which writes nothing of its own.
 
     Args:
         meeting: Where the ranks meet.
         name: Name of the group, the same on all its ranks and used once.
         rank_and_size: Rank in the group, and number of ranks in it.
         limit_ns: How long to wait for the others, and for bytes of a collective that does not move.
+        seen_as: How its collectives stand in the timeline of the world's session; None: they do not.
 
     Raises:
         Timeout: Ranks are missing; the message names them.
@@ -127,8 +143,9 @@ def open_group(meeting: Meeting, name: str, rank_and_size: tuple[int, int], limi
     config = _limited(dataclasses.replace(meeting.config, thread_affinity=()), limit_ns)
     assert config.store is not None
     options = runtime_options(config, placed, config.store, job)
+    of_world = () if seen_as is None else (world.runtime, *seen_as.label, list(seen_as.members))
     with native.translated():
-        runtime = native.load().Runtime(options)
+        runtime = native.load().Runtime(options, *of_world)
     runtime.set_compute_threads(torch.get_num_threads())
     return Session(meeting.config, placed, runtime, JobContext(job, None, world.planned_folder))
 

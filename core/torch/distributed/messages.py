@@ -15,6 +15,7 @@ from ringtune.session import Session
 from ringtune.torch.devices import device_of
 from ringtune.torch.distributed.members import Meeting, open_group
 from ringtune.torch.distributed.memory import as_numbers, contents, source, target
+from ringtune.torch.distributed.traced import WORLD_LABEL, GroupLabel, TracedMessage
 from ringtune.torch.distributed.works import Delivery, Work, copy, then
 from ringtune.torch.handles import dtype_number
 from ringtune.torch.memory_check import is_own
@@ -109,7 +110,10 @@ class Messages:
 
     Attributes:
         timeout_ns: The same, for messages to come.
+        label: How the group is called in the timeline.
     """
+
+    label: GroupLabel = WORLD_LABEL
 
     def __init__(self, meeting: Meeting, name: str, session: Session, timeout_ns: int) -> None:
         self._meeting = meeting
@@ -134,6 +138,7 @@ class Messages:
         with self._lock:
             posted = self._posted.pop((peer, tag), None)
         if posted is not None:
+            posted.begin_ns = time.monotonic_ns()
             return _taken(posted, tensor, f"from rank {peer}")
         own = is_own(tensor)
         memory = tensor.detach() if own else tensor.new_empty(tensor.shape)
@@ -193,6 +198,7 @@ class Messages:
             if pair is None:
                 pair = self._pairs[peer] = self._open_pair(peer)
         work.name, work.kind = f"{verb} rank {peer}, tag {tag}", "send" if sends else "recv"
+        work.traced = TracedMessage(self.label, tensor, peer, sends)
         said = f"{work.name} [group '{self._name}', rank {self._rank}]"
         work.explain = lambda error: type(error)(f"{said}: {error}")
         pair.start(tensor, tag, sends, self.timeout_ns if limit_ns is None else limit_ns, work.submitted)
@@ -221,7 +227,8 @@ class AnyDelivery(Work):
         self._messages = messages
         self._tag = tag
         self._timeout_ns = timeout_ns
-        self._deadline_ns = time.monotonic_ns() + timeout_ns
+        self._begin_ns = time.monotonic_ns()
+        self._deadline_ns = self._begin_ns + timeout_ns
         self._source = -1
         self._taking = threading.Lock()
         messages.posted(tensor, tag)
@@ -265,6 +272,7 @@ class AnyDelivery(Work):
                 return True
             for peer, work in self._messages.posted(self._outputs[0], self._tag).items():
                 if work.look(0) and self._messages.take(peer, self._tag, work):
+                    work.begin_ns = max(work.begin_ns, self._begin_ns)
                     try:
                         _taken(work, self._outputs[0], f"from any rank, sent by rank {peer}").wait()
                     except RingtuneError as error:

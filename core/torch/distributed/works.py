@@ -19,6 +19,7 @@ from ringtune.session import Session
 from ringtune.torch.distributed import streams
 from ringtune.torch.distributed.futures import Promise, asked_by_compression, completed, passes
 from ringtune.torch.distributed.profiling import OpenSpan, seen_by_profiler
+from ringtune.torch.distributed.traced import COMMUNICATE, WAIT, TracedMessage
 
 _SLICE_NS = 100_000_000
 _ANSWER_NS = 300_000_000
@@ -316,12 +317,20 @@ class Several(Work):
 
 
 class Delivery(Work):
-    """A send or receive, which may not have reached the runtime yet."""
+    """A send or receive, which may not have reached the runtime yet.
+
+    Attributes:
+        begin_ns: When it was asked for.
+        traced: How it stands in the timeline.
+    """
 
     def __init__(self, outputs: list[torch.Tensor], tensor: torch.Tensor, output: torch.Tensor | None) -> None:
         finish = None if output is None or output is tensor else lambda: copy(output, tensor)
         super().__init__(None, [], outputs, finish, tensor)
         self._known = threading.Event()
+        self.begin_ns = time.monotonic_ns()
+        self.traced: TracedMessage | None = None
+        self.forget = self._ended
 
     def submitted(self, session: Session | None, ticket: Any) -> None:
         """Take session and ticket, or None and the failure."""
@@ -351,7 +360,15 @@ class Delivery(Work):
         return self._known.is_set() and super()._ready()
 
     def _wait_tickets(self, limit_s: float | None) -> bool:
-        return self._known.wait(limit_s) and super()._wait_tickets(limit_s)
+        began_ns, waits = time.monotonic_ns(), self.traced is not None and not self._ready()
+        done = self._known.wait(limit_s) and super()._wait_tickets(limit_s)
+        if waits and self.traced is not None:
+            self.traced.record(WAIT, began_ns, time.monotonic_ns())
+        return done
+
+    def _ended(self) -> None:
+        if self.traced is not None and self._failure is None:
+            self.traced.record(COMMUNICATE, self.begin_ns, time.monotonic_ns())
 
 
 def then(work: Work, outputs: list[torch.Tensor], finish: Any) -> Work:

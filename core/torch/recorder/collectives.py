@@ -15,7 +15,6 @@ import itertools
 import queue
 import threading
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,6 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ringtune import session
 from ringtune.torch import steps
+from ringtune.torch.distributed.traced import COMMUNICATE, KINDS, NEGOTIATE, NO_DTYPE, WAIT, label_of
 from ringtune.torch.handles import DTYPES
 from ringtune.torch.recorder import buckets
 from ringtune.torch.recorder.replacing import Replaced
@@ -57,10 +57,6 @@ _PAYLOADS: dict[str, tuple[str, int]] = {
 }
 """Kind of each operation, and which argument holds what travels: inputs, of a gathering one outputs."""
 _BETWEEN_TWO = frozenset({"SEND", "RECV"})
-# Wire values of `native/trace/span.h` and of its names of operations.
-_NEGOTIATE, _COMMUNICATE, _WAIT = 0, 3, 5
-_KINDS = {"ALLREDUCE": 0, "ALLGATHER": 1, "BROADCAST": 2, "BARRIER": 3, "ALLTOALL": 4, "REDUCESCATTER": 5, "REDUCE": 9,
-          "GATHER": 10, "SCATTER": 11, "SEND": 12, "RECV": 13}  # fmt: skip
 
 
 def watch() -> list[Any]:
@@ -93,12 +89,7 @@ class _Group:
     """What is known of a process group: its number, the same on all members, and how many collectives it has had."""
 
     def __init__(self, group: Any) -> None:
-        name = str(group.group_name)
-        # torch counts its groups, on all ranks alike; those that only members know have other names.
-        self.number = int(name) % 0x10000 if name.isdigit() else zlib.crc32(name.encode()) % 0x10000
-        described = str(getattr(group, "group_desc", "") or "")
-        self.label = "world" if described == "default_pg" else described if described not in ("", "undefined") else name
-        self.label = f"group {self.label}" if self.label.isdigit() else self.label
+        self.number, self.label = label_of(str(group.group_name), str(getattr(group, "group_desc", "") or ""))
         self.calls = itertools.count()
         self.watcher: _Watcher | None = None
 
@@ -124,9 +115,9 @@ class _Call:
     """One collective that is under way."""
 
     def __init__(self, now: Any, kind: str, name: str, tensors: list[torch.Tensor], group: _Group) -> None:
-        self.session, self.kind, self.name = now, _KINDS[kind], name
+        self.session, self.kind, self.name = now, KINDS[kind], name
         self.bytes = 0 if kind == "BARRIER" else sum(one.numel() * one.element_size() for one in tensors)
-        self.dtype = DTYPES.get(tensors[0].dtype, 255) if tensors and kind != "BARRIER" else 255
+        self.dtype = DTYPES.get(tensors[0].dtype, NO_DTYPE) if tensors and kind != "BARRIER" else NO_DTYPE
         self.group, self.batch = group, 0 if kind in _BETWEEN_TWO else group.next_batch()
         self.begin_ns = time.monotonic_ns()
         self.end_ns = 0
@@ -145,7 +136,7 @@ class _Call:
         """Record its end; the first that sees it counts."""
         if self.end_ns == 0:
             self.end_ns = at_ns
-            self.record(_COMMUNICATE, self.begin_ns, at_ns)
+            self.record(COMMUNICATE, self.begin_ns, at_ns)
             self.forget()
 
     def forget(self) -> None:
@@ -212,7 +203,7 @@ def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
             result = overload.redispatch(keyset & after, *arguments, **options)
             now.runtime.record_range(f"{name} (enqueue)", call.begin_ns, time.monotonic_ns())
             return result
-        call.record(_NEGOTIATE, call.begin_ns, call.begin_ns)
+        call.record(NEGOTIATE, call.begin_ns, call.begin_ns)
         result = overload.redispatch(keyset & after, *arguments, **options)
         blocks = sync_at >= 0 and len(arguments) > sync_at and not arguments[sync_at]
         _follow(call, result[1] if isinstance(result, (tuple, list)) else result, blocks)
@@ -266,7 +257,7 @@ def _wait_kernel() -> Callable[..., Any]:
 
     def kernel(keyset: Any, tensor: torch.Tensor) -> Any:
         address = tensor.data_ptr() if _open else 0
-        call = next((one for one in list(_open.values()) if one.result == address), None)
+        call = next((one for one in list(_open.values()) if one.result == address), None) if address else None
         return _record_wait(call, lambda: overload.redispatch(keyset & after, tensor))
 
     return kernel
@@ -279,7 +270,7 @@ def _record_wait(call: _Call | None, wait: Callable[[], Any]) -> Any:
     begin_ns = time.monotonic_ns()
     result = wait()
     end_ns = time.monotonic_ns()
-    call.record(_WAIT, begin_ns, end_ns)
+    call.record(WAIT, begin_ns, end_ns)
     call.done(end_ns)
     return result
 
@@ -327,4 +318,4 @@ def _pass_ends(task: int, engine: Any) -> None:
 
 def _pass_has_ended(late: list[_Call], begin_ns: int) -> None:
     now_ns = time.monotonic_ns()
-    late[-1].record(_WAIT, begin_ns, min(now_ns, max(call.end_ns or now_ns for call in late)))
+    late[-1].record(WAIT, begin_ns, min(now_ns, max(call.end_ns or now_ns for call in late)))

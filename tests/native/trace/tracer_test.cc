@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <bit>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
@@ -182,6 +184,49 @@ TEST(TraceTracer, StartAndStopWhileOthersRecord) {
   }
   done.store(true);
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(TraceTracer, AGroupRecordsIntoTheTimelineOfItsJob) {
+  std::vector<Span> out;
+  auto job = std::make_unique<Tracer>();
+  Tracer group(*job, {3, "pair", {4, 7}});
+  group.record(span_at(1));
+  EXPECT_FALSE(group.recording());
+  EXPECT_THROW(group.start(make_null_sink()), std::exception);
+  job->start(make_memory_sink(&out));
+  job->now_in(9, 2);
+  EXPECT_TRUE(group.recording());
+  Span await = span_at(2);
+  await.stage = Stage::kAwait;
+  await.peer = 1;
+  Span on_gpu = span_at(3);
+  on_gpu.peer = 1;  // a GPU's number
+  on_gpu.batch_id |= 1U << 31U;  // of a step schedule
+  Span counter = span_at(4);
+  counter.stage = Stage::kCounter;
+  BatchWords words{};
+  words.words[0] = 11;
+  words.stage = Stage::kWords;
+  group.record(std::array{await, on_gpu, counter, std::bit_cast<Span>(words)});
+  group.event("KNOBS", "knobs", 1, "{}");
+  group.stop();  // its own recording, which it does not have
+  EXPECT_TRUE(job->recording());
+  EXPECT_EQ(group.intern("grad"), job->intern("pair: grad"));
+  EXPECT_EQ(group.intern(""), 0U);
+  job->stop();
+  job.reset();
+  group.record(span_at(5));
+  ASSERT_EQ(out.size(), 4U);
+  for (const std::size_t i : {0U, 1U}) {
+    EXPECT_EQ(out[i].batch_id, kGroupBatches + (3U << 20) + (i << 19) + 1);
+    EXPECT_EQ(out[i].process_set, 3);
+    EXPECT_EQ(out[i].step, 9U);
+    EXPECT_EQ(out[i].knobs_version, 2);
+  }
+  EXPECT_EQ(out[0].peer, 7);
+  EXPECT_EQ(out[1].peer, 1);
+  EXPECT_EQ(out[2].batch_id, 1U) << "counted operations";
+  EXPECT_EQ(std::bit_cast<BatchWords>(out[3]).words, words.words);
 }
 
 TEST(TraceRings, AThreadThatEndsGivesItsRingBack) {

@@ -1,0 +1,70 @@
+"""How process groups and what they do stand in the timeline, whoever carries their tensors."""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+import torch
+
+from ringtune import session
+from ringtune.torch.handles import DTYPES
+
+# Wire values of `native/trace/span.h` and of its names of operations.
+NEGOTIATE, COMMUNICATE, WAIT = 0, 3, 5
+KINDS = {"ALLREDUCE": 0, "ALLGATHER": 1, "BROADCAST": 2, "BARRIER": 3, "ALLTOALL": 4, "REDUCESCATTER": 5, "REDUCE": 9,
+         "GATHER": 10, "SCATTER": 11, "SEND": 12, "RECV": 13}  # fmt: skip
+NO_DTYPE = 255
+
+
+class GroupLabel(NamedTuple):
+    """How a group is called in the timeline.
+
+    Attributes:
+        number: In the place of a process set, the same on all members; 0: the world.
+        text: Before the names of its collectives.
+    """
+
+    number: int
+    text: str
+
+
+WORLD_LABEL = GroupLabel(0, "world")
+
+
+def label_of(name: str, described: str) -> GroupLabel:
+    """Return how a group is called.
+
+    Args:
+        name: Under which torch has registered it.
+        described: What the script or torch says of it (``group_desc``): of a device mesh the name of its dimension.
+    """
+    # torch counts its groups, on all ranks alike; those that only members know have other names.
+    number = int(name) % 0x10000 if name.isdigit() else zlib.crc32(name.encode()) % 0x10000
+    if described == "default_pg":
+        return GroupLabel(number, WORLD_LABEL.text)
+    text = described if described not in ("", "undefined") else name
+    return GroupLabel(number, f"group {text}" if text.isdigit() else text)
+
+
+class TracedMessage:
+    """A send or receive of a group of ringtune's, which has no collective of the runtime's to stand for it.
+
+    Args:
+        group: Its group.
+        tensor: What travels.
+        peer: The other rank, by its number in the group.
+        sends: Whether this rank sends.
+    """
+
+    def __init__(self, group: GroupLabel, tensor: torch.Tensor, peer: int, sends: bool) -> None:
+        self._kind = KINDS["SEND" if sends else "RECV"]
+        self._name = f"{group.text}: {'send to' if sends else 'recv from'} {peer}"
+        self._bytes = tensor.numel() * tensor.element_size()
+        self._about = (0, group.number, DTYPES.get(tensor.dtype, NO_DTYPE))
+
+    def record(self, stage: int, begin_ns: int, end_ns: int) -> None:
+        """Record a stage of it in the timeline of this process's session, if there is one."""
+        now = session.state.current
+        if now is not None and not now.closed:
+            now.runtime.record_foreign(stage, self._kind, self._name, begin_ns, end_ns, self._bytes, *self._about)
