@@ -1,39 +1,66 @@
 """What torch loads at the end of ``import torch`` (entry-point group ``torch.backends``).
 
-Where ``RINGTUNE_TIMELINE`` asks for a timeline, which ``ringtune record`` and ``ringtune run --timeline`` set, it
-starts the recorder when the process becomes a rank. It gives DDP the arguments that the environment has for it. In any
-other process it looks at some variables of the environment and does nothing.
+``dist.init_process_group("ringtune")`` then needs no import before it. Where ``RINGTUNE_TIMELINE`` asks for a
+timeline, which ``ringtune record`` and ``ringtune run --timeline`` set, the recorder starts when the process becomes a
+rank. DDP, FSDP2 and data loaders get the arguments that the environment has for them. In any other process it looks at
+some variables of the environment and does nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 from typing import Any
 
-DDP_ARGUMENTS = {
-    "RINGTUNE_BUCKET_CAP_MB": "bucket_cap_mb",
-    "RINGTUNE_DDP_BUCKET_VIEW": "gradient_as_bucket_view",
-    "RINGTUNE_DDP_STATIC_GRAPH": "static_graph",
+ARGUMENTS = {
+    "RINGTUNE_BUCKET_CAP_MB": ("DistributedDataParallel", "bucket_cap_mb"),
+    "RINGTUNE_DDP_BUCKET_VIEW": ("DistributedDataParallel", "gradient_as_bucket_view"),
+    "RINGTUNE_DDP_STATIC_GRAPH": ("DistributedDataParallel", "static_graph"),
+    "RINGTUNE_FSDP_RESHARD": ("fully_shard", "reshard_after_forward"),
+    "RINGTUNE_FSDP_PREFETCH": ("fully_shard", "prefetch"),
+    "RINGTUNE_LOADER_WORKERS": ("DataLoader", "num_workers"),
 }
-"""Variables, and the arguments of ``DistributedDataParallel`` that they set."""
+"""Variables, and the argument of which part of torch's each sets; ``prefetch`` is ringtune's own."""
 
 STEPS = "_RINGTUNE_STEPS"
 """Set in the runs of ``ringtune tune --restarts``: steps are counted in jobs of any backend. It is no setting."""
 
 
+BACKEND = "ringtune"
+"""Name of ringtune's backend of ``torch.distributed``."""
+
+
 def start() -> None:
-    """Record this process from its ``init_process_group`` on, and set DDP's arguments, where that is asked for."""
+    """Register the backend; where it is asked for, record from ``init_process_group`` on and set arguments."""
     of_torch: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if of_torch is None:  # a torch that was built without it
         return
+    register_backend(of_torch)
     steps = STEPS in os.environ
     # With DYNAMIC the script itself begins the timeline, in a session of its own.
     if steps or os.environ.get("RINGTUNE_TIMELINE", "").strip().upper() not in ("", "DYNAMIC"):
         _watch(of_torch)
-    if steps or any(name in os.environ for name in DDP_ARGUMENTS):
-        _set_arguments(sys.modules["torch.nn.parallel.distributed"])
+    _set_arguments({part for name, (part, _) in ARGUMENTS.items() if steps or name in os.environ})
+
+
+def register_backend(of_torch: Any) -> None:
+    """Tell torch of the backend; what it needs is loaded when the first group is made.
+
+    Args:
+        of_torch: The module ``torch.distributed.distributed_c10d``.
+    """
+    if BACKEND.upper() not in of_torch.Backend._plugins:
+        of_torch.Backend.register_backend(BACKEND, _create_group, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _create_group(options: Any, backend_options: Any = None) -> Any:
+    # The caller knows of the group what torch hands to no backend: which devices it serves, and how it is called.
+    asked = sys._getframe(1).f_locals
+    from ringtune.torch.distributed.creation import create_group
+
+    return create_group(options, asked)
 
 
 def _watch(of_torch: Any) -> None:
@@ -52,18 +79,38 @@ def _watch(of_torch: Any) -> None:
 
     modules: list[Any] = list(sys.modules.values())
     for module in modules:  # torch's own modules hold the function too
-        if getattr(module, "__name__", "").startswith("torch.") and vars(module).get(original.__name__) is original:
+        if _holds(module, original):
             setattr(module, original.__name__, init_process_group)
 
 
-def _set_arguments(of_torch: Any) -> None:
-    """Give models of DDP's what the environment says; what that needs is loaded when the first one is made."""
-    original = of_torch.DistributedDataParallel.__init__
+def _set_arguments(parts: set[str]) -> None:
+    """Give parts of torch's what the environment says; what that needs is loaded when the first one is made."""
+    if "DistributedDataParallel" in parts:
+        _replace("make_ddp", sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel, "__init__")
+    if "DataLoader" in parts:
+        _replace("make_loader", sys.modules["torch.utils.data.dataloader"].DataLoader, "__init__")
+    if "fully_shard" in parts:
+        with contextlib.suppress(ImportError):  # a torch without FSDP2
+            import torch.distributed.fsdp as fsdp
+
+            holders = [module for module in list(sys.modules.values()) if _holds(module, fsdp.fully_shard)]
+            _replace("shard", fsdp, "fully_shard", *holders)
+
+
+def _holds(module: Any, function: Any) -> bool:
+    """Whether a module of torch's holds a function under its own name."""
+    return getattr(module, "__name__", "").startswith("torch.") and vars(module).get(function.__name__) is function
+
+
+def _replace(by: str, owner: Any, name: str, *others: Any) -> None:
+    """Let a function of `ringtune.torch.part_settings` make what one of torch's makes."""
+    original = getattr(owner, name)
 
     @functools.wraps(original)
-    def make(*arguments: Any, **options: Any) -> None:
-        from ringtune.torch import ddp_settings
+    def make(*arguments: Any, **options: Any) -> Any:
+        from ringtune.torch import part_settings
 
-        ddp_settings.make(original, arguments, options, tuple(DDP_ARGUMENTS.values()))
+        return getattr(part_settings, by)(original, arguments, options)
 
-    of_torch.DistributedDataParallel.__init__ = make
+    for one in (owner, *others):
+        setattr(one, name, make)

@@ -15,8 +15,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import ringtune.torch.distributed  # registers the backend "ringtune"
-
 BATCH = 32
 
 
@@ -26,7 +24,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group(ringtune.torch.distributed.BACKEND)
+    dist.init_process_group("ringtune")
     rank, size = dist.get_rank(), dist.get_world_size()
 
     torch.manual_seed(0)  # the same problem on every rank; DDP sends rank 0's weights to all

@@ -17,8 +17,6 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-import ringtune.torch.distributed  # registers the backend "ringtune"
-
 
 def main() -> None:
     """Trains, and prints the loss and how much of the model a rank holds."""
@@ -26,7 +24,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group(ringtune.torch.distributed.BACKEND)
+    dist.init_process_group("ringtune")
     rank, size = dist.get_rank(), dist.get_world_size()
 
     torch.manual_seed(0)

@@ -42,7 +42,6 @@ def test_a_script_for_torchrun_starts_without_a_change(backend: str, jobs: Jobs)
         f"""
         import torch
         import torch.distributed as dist
-        {"import ringtune.torch.distributed" if backend == "ringtune" else ""}
 
         dist.init_process_group("{backend}")
         assert dist.get_node_local_rank() == dist.get_rank() == int(os.environ["LOCAL_RANK"])
