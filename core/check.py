@@ -23,7 +23,8 @@ from rich.table import Table
 from ringtune.errors import UsageError
 from ringtune.gpu import wheels
 from ringtune.markdown import bullets
-from ringtune.variables import PREFIX, TWIN_PREFIX, VARIABLES
+from ringtune.variable import PREFIX, TWIN_PREFIX
+from ringtune.variables import VARIABLES
 
 _MIB = 1 << 20
 _FOR_CUDA = "for CUDA "

@@ -22,16 +22,8 @@ from ringtune.bootstrap.interfaces import address_of
 from ringtune.errors import ConfigError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.output_file import expanded
-from ringtune.variables import (
-    CASTS,
-    DETAILS,
-    FORMER_NAMES,
-    PREFIX,
-    TWIN_PREFIX,
-    VARIABLES,
-    Variable,
-    current_name,
-)
+from ringtune.variable import FORMER_NAMES, PREFIX, TWIN_PREFIX, Variable, current_name
+from ringtune.variables import CASTS, DETAILS, VARIABLES
 
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
@@ -86,6 +78,9 @@ class Config:
     bucket_cap_mb: int | None = None
     gradient_as_bucket_view: bool | None = None
     static_graph: bool | None = None
+    reshard_after_forward: bool | None = None
+    prefetch: int | None = None
+    num_workers: int | None = None
     transport: str = "auto"
     sockets_per_peer: int = 1
     tcp_congestion: str = "auto"

@@ -5,13 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.knobs import DEFAULTS
-
-PREFIX = "RINGTUNE_"
-TWIN_PREFIX = "HOROVOD_"
+from ringtune.variable import Variable
 
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 DETAILS = ("normal", "full")
@@ -19,46 +15,6 @@ TRANSPORTS = ("auto", "shm", "tcp")
 OVERLAPS = ("auto", "always", "never")
 GPU_DATA_PATHS = ("auto", "nccl", "ring", "staged", "nccl-host")
 CASTS = ("none", "fp16", "bf16")
-
-
-@dataclass(frozen=True)
-class Variable:
-    """One variable of the environment.
-
-    Attributes:
-        name: Name without ``RINGTUNE_``.
-        field: Name of the attribute of `ringtune.config.Config` that holds the parsed value.
-        kind: ``int``, ``float``, ``bool``, ``str``, ``path``, ``address``, ``choice``,
-            ``switch`` (auto, on, off), ``steps`` or ``cores``.
-        default: Value when the variable is unset, in the field's unit.
-        unit: Unit of the text in the environment, empty if it has none.
-        meaning: One sentence for the table in the README.
-        twin: Horovod's name without ``HOROVOD_`` that is honoured too, if there is one.
-        low: Smallest allowed number, if there is one.
-        factor: The field is the number times this (for example milliseconds to nanoseconds).
-        choices: Allowed words of a ``choice``.
-    """
-
-    name: str
-    field: str
-    kind: str
-    default: object
-    unit: str
-    meaning: str
-    twin: str | None = None
-    low: float | None = None
-    factor: int = 1
-    choices: tuple[str, ...] = ()
-
-
-FORMER_NAMES = {"GPU_PLANE": "GPU_DATA_PATH", "PLAN": "STEP_SCHEDULE"}
-"""Names that variables had earlier, without ``RINGTUNE_``, and their names today. Both are read."""
-
-
-def current_name(name: str) -> str:
-    """Return today's name of a variable, with its prefix; any other name as it is."""
-    former = FORMER_NAMES.get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
-    return PREFIX + former if former else name
 
 
 _S = 1_000_000_000
@@ -242,6 +198,16 @@ VARIABLES: tuple[Variable, ...] = (
         "",
         "DDP's `static_graph`, over the script's: a promise that each step uses the same parameters.",
     ),
+    Variable(
+        "FSDP_RESHARD",
+        "reshard_after_forward",
+        "bool",
+        None,
+        "",
+        "FSDP2 frees parameters after each forward pass.",
+    ),
+    Variable("FSDP_PREFETCH", "prefetch", "int", None, "", "Modules whose parameters FSDP2 fetches ahead.", None, 0),
+    Variable("LOADER_WORKERS", "num_workers", "int", None, "", "Workers of data loaders, over the script's.", None, 0),
     # Links.
     Variable("TRANSPORT", "transport", "choice", "auto", "", "Kind of links.", None, None, 1, TRANSPORTS),
     Variable("SOCKETS_PER_PEER", "sockets_per_peer", "int", 1, "", "TCP connections of a link between hosts.", None, 1),

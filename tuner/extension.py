@@ -30,7 +30,7 @@ from ringtune.tuner.space import Space, Surroundings
 from ringtune.tuner.study import StudyOptions, default_storage
 from ringtune.tuner.warmup import WarmupTrace
 from ringtune.tuner.wire import Setup
-from ringtune.variables import PREFIX, TWIN_PREFIX
+from ringtune.variable import PREFIX, TWIN_PREFIX
 
 if TYPE_CHECKING:
     from ringtune.session import Session

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
-from ringtune.autoload import DDP_ARGUMENTS
+from ringtune.autoload import ARGUMENTS
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.timeline.units import bytes_text
 from ringtune.tuner.records import (
@@ -20,6 +20,7 @@ from ringtune.tuner.records import (
     knobs_fields,
 )
 from ringtune.tuner.scoring import Interval
+from ringtune.variables import VARIABLES
 
 SOURCES = {
     "default": "default",
@@ -119,11 +120,29 @@ def sentence(record: Record) -> str:
     return f"{kept} ({settled(record)}): {record.reason}"
 
 
+_CALLS = {
+    "DistributedDataParallel": "DistributedDataParallel(model, {})",
+    "fully_shard": "fully_shard(module, {})",
+    "DataLoader": "DataLoader(dataset, {})",
+}
+_PREFETCH = (
+    "layers[i].set_modules_to_forward_prefetch(layers[i + 1 :][:{}])",
+    "layers[i].set_modules_to_backward_prefetch(layers[:i][::-1][:{}])",
+)
+_SWITCHES = {variable.field for variable in VARIABLES if variable.kind == "bool"}
+
+
 def script_lines(settings: Mapping[str, str]) -> list[str]:
-    """Return the lines of a script that do what variables of DDP's do."""
-    given = {DDP_ARGUMENTS[name]: value for name, value in settings.items() if name in DDP_ARGUMENTS}
-    words = [f"{of}={value if of == 'bucket_cap_mb' else value == '1'}" for of, value in given.items()]
-    return [f"DistributedDataParallel(model, {', '.join(words)})"] if words else []
+    """Return the lines of a script that do what variables of torch's parts do."""
+    words: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for name, value in settings.items():
+        part, argument = ARGUMENTS.get(name, ("", ""))
+        if argument == "prefetch":
+            lines += [line.format(value) for line in _PREFETCH]
+        elif part:
+            words.setdefault(part, []).append(f"{argument}={value == '1' if argument in _SWITCHES else value}")
+    return [*(_CALLS[part].format(", ".join(given)) for part, given in words.items()), *lines]
 
 
 def environment(result: ResultRecord) -> list[str]:

@@ -11,7 +11,7 @@ import math
 import re
 
 from ringtune.knobs import HIGHEST
-from ringtune.variables import Variable
+from ringtune.variable import Variable
 
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})

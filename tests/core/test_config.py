@@ -9,7 +9,8 @@ import pytest
 from ringtune.alias.horovod_variables import HOROVOD_IGNORED
 from ringtune.config import Config, not_yet_warned
 from ringtune.errors import ConfigError
-from ringtune.variables import FORMER_NAMES, VARIABLES, Variable
+from ringtune.variable import FORMER_NAMES, Variable
+from ringtune.variables import VARIABLES
 
 Read = Callable[..., Config]
 IDS = [variable.name for variable in VARIABLES]

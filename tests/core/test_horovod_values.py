@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ringtune.config import Config
 from ringtune.errors import ConfigError
 from ringtune.session import Session
-from ringtune.variables import VARIABLES, Variable
+from ringtune.variable import Variable
+from ringtune.variables import VARIABLES
 from tests.core.fake_native import RuntimeOptions
 
 Read = Callable[..., Config]

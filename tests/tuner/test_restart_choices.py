@@ -16,6 +16,10 @@ NCCL = {one.variable for one in CHOICES if one.variable.startswith("NCCL_")} | {
     "RINGTUNE_GPU_PART_BYTES",
 }
 DDP = {"RINGTUNE_BUCKET_CAP_MB", "RINGTUNE_DDP_BUCKET_VIEW"}
+MADE = dict.fromkeys(DDP, "")
+FSDP = {"RINGTUNE_FSDP_RESHARD": "", "RINGTUNE_FSDP_PREFETCH": "0"}
+LOADER = {"RINGTUNE_LOADER_WORKERS": "4"}
+GLOO = "cpu:gloo,cuda:gloo"
 
 
 @pytest.mark.parametrize(
@@ -25,14 +29,15 @@ DDP = {"RINGTUNE_BUCKET_CAP_MB", "RINGTUNE_DDP_BUCKET_VIEW"}
         (Place(local=2), {"RINGTUNE_OVERLAP"}),
         (Place(hosts=2), NETWORK),
         (Place(hosts=2, lossy=True), NETWORK | {"RINGTUNE_COMPRESSION"}),
-        (Place(local=2, lossy=True, ddp={}), {"RINGTUNE_OVERLAP"} | DDP),
-        (Place(2, 2, lossy=True, carried=False, ddp={}), DDP),
-        (Place(2, 1, nccl=True, carried=False), {name for name in NCCL if name.startswith("NCCL_")}),
+        (Place(local=2, lossy=True, made=MADE), {"RINGTUNE_OVERLAP"} | DDP),
+        (Place(2, 2, lossy=True, backend="mpi", made=MADE), DDP),
+        (Place(2, 1, nccl=True, backend="nccl"), {name for name in NCCL if name.startswith("NCCL_")}),
         (
-            Place(local=2, threads=8, carried=False, ddp={"RINGTUNE_DDP_BUCKET_VIEW": "1"}),
-            (DDP - {"RINGTUNE_DDP_BUCKET_VIEW"}) | {"OMP_NUM_THREADS"},
+            Place(local=2, threads=8, backend=GLOO, made={**MADE, "RINGTUNE_DDP_BUCKET_VIEW": "1"}),
+            {"RINGTUNE_BUCKET_CAP_MB", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"},
         ),
-        (Place(local=2, threads=8, carried=False), set()),  # what computes there is not known
+        (Place(2, 1, threads=8, backend=GLOO, made=FSDP | LOADER), {*FSDP, *LOADER, "OMP_NUM_THREADS"}),
+        (Place(local=2, threads=8, backend=GLOO), set()),  # what computes there is not known
         (Place(2, 2), NETWORK | {"RINGTUNE_OVERLAP", "RINGTUNE_HIERARCHICAL_ALLREDUCE"}),
         (Place(2, 1, nccl=True), NETWORK | NCCL),
         (Place(1, 8, nccl=True), {"RINGTUNE_OVERLAP"} | NCCL - {"NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"}),

@@ -237,8 +237,8 @@ def test_a_plain_job_of_ddps_is_tuned_from_outside(tmp_path: Path) -> None:
     job = LaunchOptions([sys.executable, str(tmp_path / "plain.py")], num_proc=2, run_dir=tmp_path / "run")
     runner = JobRunner(job, RunnerOptions((0, 1), warmup_steps=3, steps=5))
     first = runner.run(AS_IT_IS, lambda times: False)
-    assert (first.failure, len(first.times), first.carried) == ("", 5, False)
-    assert first.ddp == {
+    assert (first.failure, len(first.times), first.backend) == ("", 5, "cpu:gloo,cuda:gloo,mps:gloo")
+    assert first.made == {
         "RINGTUNE_BUCKET_CAP_MB": "1",
         "RINGTUNE_DDP_BUCKET_VIEW": "0",
         "RINGTUNE_DDP_STATIC_GRAPH": "0",
@@ -248,7 +248,69 @@ def test_a_plain_job_of_ddps_is_tuned_from_outside(tmp_path: Path) -> None:
     assert (other.failure, other.workload) == ("", Workload(1, first.workload.bytes))
 
 
+FSDP = """
+import os
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+loader = DataLoader(TensorDataset(torch.randn(64, 32)), batch_size=8, num_workers=1, persistent_workers=True)
+assert len(list(DataLoader(Stream(), num_workers=1))) == 3, "each worker gives all of a stream"
+dist.init_process_group("gloo")
+layers = [torch.nn.Linear(32, 32) for _ in range(3)]
+model = torch.nn.Sequential(*layers)
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+for layer in layers:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for (batch,) in loader:
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+if "RINGTUNE_FSDP_PREFETCH" in os.environ:
+    assert loader.num_workers == 0 and not loader.persistent_workers
+    ahead = [layer._get_fsdp_state()._states_to_forward_prefetch for layer in (model, *layers)]
+    states = [layer._get_fsdp_state() for layer in layers]
+    assert ahead == [states[:2], states[1:], states[2:], []], ahead
+    assert [layer._get_fsdp_state()._states_to_backward_prefetch for layer in layers] == [
+        [], states[:1], [states[1], states[0]]
+    ]
+"""
+
+
+@pytest.mark.slow
+def test_a_job_of_fsdp2_and_its_loader_are_tuned_from_outside(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(FSDP)
+    job = LaunchOptions([sys.executable, str(tmp_path / "plain.py")], num_proc=2, run_dir=tmp_path / "run")
+    runner = JobRunner(job, RunnerOptions((0, 1), warmup_steps=3, steps=5))
+    first = runner.run(AS_IT_IS, lambda times: False)
+    assert (first.failure, len(first.times)) == ("", 5)
+    assert first.made == {
+        "RINGTUNE_FSDP_RESHARD": "",
+        "RINGTUNE_FSDP_PREFETCH": "0",
+        "RINGTUNE_LOADER_WORKERS": "1",
+    }
+    tried = {"RINGTUNE_FSDP_RESHARD": "0", "RINGTUNE_FSDP_PREFETCH": "2", "RINGTUNE_LOADER_WORKERS": "0"}
+    other = runner.run(setting(**tried), lambda times: False)
+    assert (other.failure, len(other.times)) == ("", 5)
+    assert other.workload.collectives < first.workload.collectives, "parameters are gathered once a step, not twice"
+
+
 def test_the_result_is_a_line_of_the_script_too() -> None:
     settings = {"RINGTUNE_BUCKET_CAP_MB": "50", "RINGTUNE_DDP_BUCKET_VIEW": "1", "OMP_NUM_THREADS": "1"}
     assert script_lines(settings) == ["DistributedDataParallel(model, bucket_cap_mb=50, gradient_as_bucket_view=True)"]
     assert script_lines({"OMP_NUM_THREADS": "1"}) == []
+    settings = {"RINGTUNE_FSDP_RESHARD": "0", "RINGTUNE_FSDP_PREFETCH": "2", "RINGTUNE_LOADER_WORKERS": "4"}
+    assert script_lines(settings) == [
+        "fully_shard(module, reshard_after_forward=False)",
+        "DataLoader(dataset, num_workers=4)",
+        "layers[i].set_modules_to_forward_prefetch(layers[i + 1 :][:2])",
+        "layers[i].set_modules_to_backward_prefetch(layers[:i][::-1][:2])",
+    ]

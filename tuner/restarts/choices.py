@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ringtune.autoload import DDP_ARGUMENTS
+from ringtune.autoload import ARGUMENTS, BACKEND
 from ringtune.errors import UsageError
-from ringtune.variables import PREFIX, VARIABLES, current_name
+from ringtune.variable import PREFIX, current_name
+from ringtune.variables import VARIABLES
 
 Setting = tuple[tuple[str, str], ...]
 """Variables with their values, by name; empty: the command as it is."""
@@ -26,9 +27,9 @@ class Place:
         local: Ranks of a host.
         nccl: Whether NCCL may carry tensors: this job's, or those that its scripts reduce by themselves (DDP).
         lossy: Whether gradients may travel in fewer bits.
-        carried: Whether ringtune carries the job's tensors.
-        ddp: What the job's first model of DDP's is made with, as the variables that set it; None: there is no such
-            model.
+        backend: Of torch.distributed, as it names it; ``ringtune`` also for a job without it.
+        made: What the job's first model and data loader are made with, as the variables that set it; where one is
+            missing, there is none of its kind.
         threads: Compute threads of a rank.
     """
 
@@ -36,9 +37,14 @@ class Place:
     local: int = 1
     nccl: bool = False
     lossy: bool = False
-    carried: bool = True
-    ddp: Mapping[str, str] | None = None
+    backend: str = BACKEND
+    made: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
+
+    @property
+    def carried(self) -> bool:
+        """Whether ringtune carries the job's tensors."""
+        return BACKEND in self.backend
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,6 @@ class Choice:
 
 def _network(place: Place) -> bool:
     return place.hosts > 1
-
-
-def _ddp(place: Place) -> bool:
-    return place.ddp is not None
 
 
 def _nccl(place: Place) -> bool:
@@ -90,8 +92,11 @@ CHOICES = (
     Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2", "8"), _network),
     Choice("RINGTUNE_ALGORITHM_TABLE", TABLES, _network),
     Choice("RINGTUNE_COMPRESSION", ("bf16", "fp16"), lambda place: _network(place) and place.lossy),
-    Choice("RINGTUNE_BUCKET_CAP_MB", ("10", "50", "100", "5"), _ddp),
-    Choice("RINGTUNE_DDP_BUCKET_VIEW", ("1",), _ddp),
+    Choice("RINGTUNE_BUCKET_CAP_MB", ("10", "50", "100", "5")),
+    Choice("RINGTUNE_DDP_BUCKET_VIEW", ("1",)),
+    Choice("RINGTUNE_FSDP_RESHARD", ("0",)),
+    Choice("RINGTUNE_FSDP_PREFETCH", ("1", "2")),
+    Choice("RINGTUNE_LOADER_WORKERS", ("2", "4", "0")),
     Choice("RINGTUNE_HIERARCHICAL_ALLREDUCE", ("0",), lambda place: _network(place) and place.local > 1),
     Choice("RINGTUNE_OVERLAP", ("always", "never"), lambda place: place.local > 1),
 )
@@ -118,22 +123,31 @@ def choices_for(place: Place, given: Collection[str], own: Sequence[Choice] = ()
     """
     left_alone = {*given, *(choice.variable for choice in own)}
     usual = [
-        _without(one, (place.ddp or {}).get(one.variable))
-        for one in (*CHOICES, _fewer_threads(place))
-        if one.fits(place) and one.variable not in left_alone and (place.carried or not _of_runtime(one))
+        _without(one, place.made.get(one.variable))
+        for one in (*CHOICES, *_of_backends(place))
+        if one.fits(place) and one.variable not in left_alone and _has_effect(one.variable, place)
     ]
     return [*own, *(one for one in usual if one.values)]
 
 
-def _of_runtime(choice: Choice) -> bool:
-    """Whether it is a setting of ringtune's runtime, without effect on what another library carries."""
-    return choice.variable.startswith(PREFIX) and choice.variable not in DDP_ARGUMENTS
+def _has_effect(variable: str, place: Place) -> bool:
+    """Whether the job has what a variable is about: such a part of torch's, or ringtune's runtime."""
+    if variable in ARGUMENTS:
+        return variable in place.made
+    return place.carried or not variable.startswith(PREFIX)
 
 
-def _fewer_threads(place: Place) -> Choice:
-    """Compute threads of ranks without a GPU: one, and half of those that a rank has, where that is fewer."""
+def _of_backends(place: Place) -> list[Choice]:
+    """Return the choices of a job of torch's on the CPU: compute threads, and Gloo's devices.
+
+    One compute thread, and half of those that a rank has, where that is fewer. Twice the same device: Gloo then has
+    twice the threads and connections.
+    """
+    if place.nccl or not place.made:
+        return []
     numbers = dict.fromkeys(number for number in (1, place.threads // 2) if 0 < number < place.threads)
-    return Choice("OMP_NUM_THREADS", tuple(map(str, numbers)), lambda place: _ddp(place) and not _nccl(place))
+    devices = Choice("GLOO_SOCKET_IFNAME", ("lo,lo",), lambda place: "gloo" in place.backend and not _network(place))
+    return [Choice("OMP_NUM_THREADS", tuple(map(str, numbers))), devices]
 
 
 def _without(choice: Choice, value: str | None) -> Choice:

@@ -67,7 +67,7 @@ class Wishes:
         Raises:
             UsageError: Nothing is left to try.
         """
-        place = replace(self.place, carried=first.carried, ddp=first.ddp)
+        place = replace(self.place, backend=first.backend, made=first.made)
         choices = choices_for(place, self.given, self.own)
         if not choices:
             raise UsageError("--restarts: no setting of a restart has an effect here; name variables with --try")

@@ -12,7 +12,7 @@ from typing import Literal
 import orjson
 
 from ringtune import layout
-from ringtune.autoload import DDP_ARGUMENTS, STEPS
+from ringtune.autoload import BACKEND, STEPS
 from ringtune.errors import RingtuneError
 from ringtune.launch import LaunchOptions, launch
 from ringtune.tuner.restarts.choices import AS_IT_IS, Setting
@@ -113,19 +113,13 @@ class JobRunner:
         return ""
 
 
-def _shown(run: Path) -> tuple[bool, dict[str, str] | None]:
-    """Return whether ringtune carries the job's tensors, and what DDP was made with, as the variables that set it."""
+def _shown(run: Path) -> tuple[str, dict[str, str]]:
+    """Return the job's backend of torch.distributed, and what torch's parts were made with, by variable."""
     try:
         document = orjson.loads(layout.torch_file(run).read_bytes())
     except FileNotFoundError:  # no job of torch.distributed
-        return True, None
-    made = document["ddp"] and {name: _text(document["ddp"][of]) for name, of in DDP_ARGUMENTS.items()}
-    return "ringtune" in document["backend"], made
-
-
-def _text(value: float | None) -> str:
-    """Return the value of one of DDP's arguments as a variable has it."""
-    return "25" if value is None else str(int(value))
+        return BACKEND, {}
+    return document["backend"] or BACKEND, document["made"]
 
 
 class _Job:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Protocol
 
+from ringtune.autoload import BACKEND
 from ringtune.errors import RingtuneError
 from ringtune.knobs import DEFAULTS
 from ringtune.tuner.advice import Workload
@@ -60,15 +61,15 @@ class Run:
         wall_s: How long it took from its start to its end.
         failure: Why it failed, one sentence; empty when it did not.
         workload: What a step sends.
-        carried, ddp: What the run has shown of the job, see `Place`.
+        backend, made: What the run has shown of the job, see `Place`.
     """
 
     times: tuple[int, ...]
     wall_s: float
     failure: str = ""
     workload: Workload = _NOTHING
-    carried: bool = True
-    ddp: Mapping[str, str] | None = None
+    backend: str = BACKEND
+    made: Mapping[str, str] = field(default_factory=dict)
 
 
 class Runner(Protocol):

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ringtune import session
 from ringtune.config import Config
 from ringtune.errors import RingtuneError
-from ringtune.torch import ddp_settings
+from ringtune.torch import part_settings
 from ringtune.torch.distributed import BACKEND
 from ringtune.torch.distributed.members import meet_in_world
 from ringtune.torch.graph_breaks import leave_graphs
@@ -36,7 +36,7 @@ def join() -> None:
         try:
             config = meet_in_world("ringtune/recorder", Config.from_environ())
             session.init(config).runtime.set_compute_threads(torch.get_num_threads())
-            ddp_settings.tell()
+            part_settings.tell()
         except RingtuneError as error:
             session.warn(f"this job is not recorded: {error}")
             return

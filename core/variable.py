@@ -1,0 +1,48 @@
+"""What a variable of the environment is, and what its names are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PREFIX = "RINGTUNE_"
+TWIN_PREFIX = "HOROVOD_"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable of the environment.
+
+    Attributes:
+        name: Name without ``RINGTUNE_``.
+        field: Name of the attribute of `ringtune.config.Config` that holds the parsed value.
+        kind: ``int``, ``float``, ``bool``, ``str``, ``path``, ``address``, ``choice``,
+            ``switch`` (auto, on, off), ``steps`` or ``cores``.
+        default: Value when the variable is unset, in the field's unit.
+        unit: Unit of the text in the environment, empty if it has none.
+        meaning: One sentence for the table in the README.
+        twin: Horovod's name without ``HOROVOD_`` that is honoured too, if there is one.
+        low: Smallest allowed number, if there is one.
+        factor: The field is the number times this (for example milliseconds to nanoseconds).
+        choices: Allowed words of a ``choice``.
+    """
+
+    name: str
+    field: str
+    kind: str
+    default: object
+    unit: str
+    meaning: str
+    twin: str | None = None
+    low: float | None = None
+    factor: int = 1
+    choices: tuple[str, ...] = ()
+
+
+FORMER_NAMES = {"GPU_PLANE": "GPU_DATA_PATH", "PLAN": "STEP_SCHEDULE"}
+"""Names that variables had earlier, without ``RINGTUNE_``, and their names today. Both are read."""
+
+
+def current_name(name: str) -> str:
+    """Return today's name of a variable, with its prefix; any other name as it is."""
+    former = FORMER_NAMES.get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
+    return PREFIX + former if former else name
