@@ -42,7 +42,8 @@ def make_loader(original: Any, arguments: tuple[Any, ...], options: dict[str, An
     """Make a data loader as `make_ddp` a model; workers would each give all of a dataset that is a stream."""
     bound = _bound("DataLoader", original, arguments, options)
     if isinstance(bound.arguments["dataset"], IterableDataset):
-        return original(*arguments, **options)
+        original(*arguments, **options)
+        return
     if bound.arguments["num_workers"] == 0:  # without workers a loader refuses what is said of them
         none = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
         bound.arguments |= {name: value for name, value in none.items() if name in bound.arguments}

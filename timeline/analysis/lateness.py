@@ -117,7 +117,8 @@ def of_ticks(trace: Trace) -> Evidence:
     step = last.group // len(ticks.names)
     column = np.where(last.rank >= 0, np.searchsorted(ranks, last.rank), -1)
     spans = trace.spans
-    nobody = Late(*np.empty((3, 0), dtype=np.int64), np.empty(0))
+    none = np.empty(0, dtype=np.int64)
+    nobody = Late(none, none, none, none.astype(np.float64))
     compute = _per_step(step, column, np.where(column >= 0, last.lateness_ns, 0), np.full(len(step), 1 / len(ranks)))
     return Evidence(
         ranks=tuple(ranks.tolist()),
