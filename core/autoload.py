@@ -37,7 +37,8 @@ def start() -> None:
     of_torch: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if of_torch is None:  # a torch that was built without it
         return
-    register_backend(of_torch)
+    if BACKEND.upper() not in of_torch.Backend._plugins:
+        of_torch.Backend.register_backend(BACKEND, _create_group, extended_api=True, devices=["cpu", "cuda"])
     steps = STEPS in os.environ
     # With DYNAMIC the script itself begins the timeline, in a session of its own.
     if steps or os.environ.get("RINGTUNE_TIMELINE", "").strip().upper() not in ("", "DYNAMIC"):
@@ -45,22 +46,11 @@ def start() -> None:
     _set_arguments({part for name, (part, _) in ARGUMENTS.items() if steps or name in os.environ})
 
 
-def register_backend(of_torch: Any) -> None:
-    """Tell torch of the backend; what it needs is loaded when the first group is made.
-
-    Args:
-        of_torch: The module ``torch.distributed.distributed_c10d``.
-    """
-    if BACKEND.upper() not in of_torch.Backend._plugins:
-        of_torch.Backend.register_backend(BACKEND, _create_group, extended_api=True, devices=["cpu", "cuda"])
-
-
 def _create_group(options: Any, backend_options: Any = None) -> Any:
-    # The caller knows of the group what torch hands to no backend: which devices it serves, and how it is called.
-    asked = sys._getframe(1).f_locals
+    """Make a group of ringtune's; what that needs is loaded when the first one is made."""
     from ringtune.torch.distributed.creation import create_group
 
-    return create_group(options, asked)
+    return create_group(options, backend_options)
 
 
 def _watch(of_torch: Any) -> None:
@@ -85,16 +75,16 @@ def _watch(of_torch: Any) -> None:
 
 def _set_arguments(parts: set[str]) -> None:
     """Give parts of torch's what the environment says; what that needs is loaded when the first one is made."""
-    if "DistributedDataParallel" in parts:
-        _replace("make_ddp", sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel, "__init__")
-    if "DataLoader" in parts:
-        _replace("make_loader", sys.modules["torch.utils.data.dataloader"].DataLoader, "__init__")
-    if "fully_shard" in parts:
+    if (ddp := "DistributedDataParallel") in parts:
+        _replace((ddp, "make_ddp"), sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel, "__init__")
+    if (loader := "DataLoader") in parts:
+        _replace((loader, "make_loader"), sys.modules["torch.utils.data.dataloader"].DataLoader, "__init__")
+    if (shard := "fully_shard") in parts:
         with contextlib.suppress(ImportError):  # a torch without FSDP2
             import torch.distributed.fsdp as fsdp
 
             holders = [module for module in list(sys.modules.values()) if _holds(module, fsdp.fully_shard)]
-            _replace("shard", fsdp, "fully_shard", *holders)
+            _replace((shard, "shard"), fsdp, shard, *holders)
 
 
 def _holds(module: Any, function: Any) -> bool:
@@ -102,15 +92,16 @@ def _holds(module: Any, function: Any) -> bool:
     return getattr(module, "__name__", "").startswith("torch.") and vars(module).get(function.__name__) is function
 
 
-def _replace(by: str, owner: Any, name: str, *others: Any) -> None:
-    """Let a function of `ringtune.torch.part_settings` make what one of torch's makes."""
+def _replace(part: tuple[str, str], owner: Any, name: str, *others: Any) -> None:
+    """Let a function of `ringtune.torch.part_settings` make what one of torch's makes: `part` names thing and maker."""
     original = getattr(owner, name)
+    names = {variable: argument for variable, (of, argument) in ARGUMENTS.items() if of == part[0]}
 
     @functools.wraps(original)
     def make(*arguments: Any, **options: Any) -> Any:
         from ringtune.torch import part_settings
 
-        return getattr(part_settings, by)(original, arguments, options)
+        return getattr(part_settings, part[1])(names, original, arguments, options)
 
     for one in (owner, *others):
         setattr(one, name, make)

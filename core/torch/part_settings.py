@@ -7,7 +7,8 @@ job has, and what the first model and the first loader were made with.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -15,17 +16,20 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from ringtune import layout, runfolder, session
-from ringtune.autoload import ARGUMENTS
 from ringtune.config import Config
+
+Names = Mapping[str, str]
+"""Variables, and the argument that each sets."""
 
 _made: dict[str, str] = {}
 """What the first of each kind in this process was made with, as the variables that set it."""
 
 
-def make_ddp(original: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+def make_ddp(names: Names, original: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Make a model of DDP's as a script asks for it, but for what the environment says.
 
     Args:
+        names: Variables, and the argument of DDP's that each sets.
         original: DDP's own ``__init__``.
         arguments: What the script gives it by position, the object itself first.
         options: What it gives by name.
@@ -33,14 +37,14 @@ def make_ddp(original: Any, arguments: tuple[Any, ...], options: dict[str, Any])
     Raises:
         ConfigError: A variable cannot be understood.
     """
-    bound = _bound("DistributedDataParallel", original, arguments, options)
+    bound = _bound(names, original, arguments, options)
     original(*bound.args, **bound.kwargs)
-    _tell_made("DistributedDataParallel", bound.arguments | {"bucket_cap_mb": bound.arguments["bucket_cap_mb"] or 25})
+    _tell_made(names, bound.arguments | {"bucket_cap_mb": bound.arguments["bucket_cap_mb"] or 25})
 
 
-def make_loader(original: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+def make_loader(names: Names, original: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Make a data loader as `make_ddp` a model; workers would each give all of a dataset that is a stream."""
-    bound = _bound("DataLoader", original, arguments, options)
+    bound = _bound(names, original, arguments, options)
     if isinstance(bound.arguments["dataset"], IterableDataset):
         original(*arguments, **options)
         return
@@ -48,26 +52,26 @@ def make_loader(original: Any, arguments: tuple[Any, ...], options: dict[str, An
         none = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
         bound.arguments |= {name: value for name, value in none.items() if name in bound.arguments}
     original(*bound.args, **bound.kwargs)
-    _tell_made("DataLoader", bound.arguments)
+    _tell_made(names, bound.arguments)
 
 
-_sharded: list[nn.Module] = []
+_sharded: list[weakref.ref[nn.Module]] = []
 """Modules of FSDP2's that are in no other one so far."""
 
 
-def shard(original: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def shard(names: Names, original: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Shard a module by ``fully_shard`` as `make_ddp` makes a model."""
-    bound = _bound("fully_shard", original, arguments, options)
+    bound = _bound(names, original, arguments, options)
     ahead = bound.arguments.pop("prefetch", None) or 0
     result = original(*bound.args, **bound.kwargs)
     wrapper: Any = bound.arguments["module"]
     for one in wrapper if isinstance(wrapper, list) else [wrapper]:
-        within = {id(inner) for inner in one.modules()}
-        inner = [other for other in _sharded if id(other) in within]
-        _sharded[:] = [*(other for other in _sharded if id(other) not in within), one]
+        within = set(one.modules())
+        before = [module for other in _sharded if (module := other()) is not None]
+        _sharded[:] = [*(weakref.ref(other) for other in before if other not in within), weakref.ref(one)]
         if ahead:
-            _prefetch(one, inner, ahead)
-    _tell_made("fully_shard", bound.arguments | {"prefetch": 0})
+            _prefetch(one, [other for other in before if other in within], ahead)
+    _tell_made(names, bound.arguments | {"prefetch": 0})
     return result
 
 
@@ -79,21 +83,19 @@ def _prefetch(outer: Any, inner: Sequence[Any], ahead: int) -> None:
         module.set_modules_to_backward_prefetch(inner[:place][::-1][:ahead])
 
 
-def _bound(part: str, original: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> inspect.BoundArguments:
+def _bound(names: Names, original: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> inspect.BoundArguments:
     """Return the arguments of a call, with the defaults and with what the environment says."""
     bound = inspect.signature(original).bind(*arguments, **options)
     bound.apply_defaults()
     config = Config.from_environ()
-    names = [name for of, name in ARGUMENTS.values() if of == part]
-    bound.arguments |= {name: value for name in names if (value := getattr(config, name)) is not None}
+    bound.arguments |= {name: value for name in names.values() if (value := getattr(config, name)) is not None}
     return bound
 
 
-def _tell_made(part: str, arguments: dict[str, Any]) -> None:
+def _tell_made(names: Names, arguments: dict[str, Any]) -> None:
     """Remember what the first of a kind was made with, and tell it."""
-    found = {variable: name for variable, (of, name) in ARGUMENTS.items() if of == part and variable not in _made}
-    if found:
-        _made.update({variable: _text(arguments[name]) for variable, name in found.items()})
+    if not names.keys() <= _made.keys():
+        _made.update({variable: _text(arguments[name]) for variable, name in names.items()})
         tell()
 
 

@@ -37,7 +37,6 @@ Tracer::Tracer(const Tracer& job, TraceGroup group)
     : impl_(job.impl_), recording_(job.recording_), group_(std::make_unique<const TraceGroup>(std::move(group))) {}
 
 Tracer::~Tracer() {
-  if (of_group()) return;
   try {
     stop();
   } catch (const Error&) {  // the writer has logged it
@@ -55,6 +54,7 @@ void Tracer::start(std::unique_ptr<Sink> sink) {
 }
 
 void Tracer::stop() {
+  if (of_group()) return;
   const std::lock_guard lock(impl_->control);
   if (!recording()) return;
   recording_->store(false, std::memory_order_release);

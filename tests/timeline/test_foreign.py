@@ -163,3 +163,32 @@ def test_a_profile_shows_what_every_backend_communicates(backend: str, tmp_path:
     moves = moves.of_stage(Stage.COMMUNICATE)
     assert moves.name_texts() == [f"{backend}:{kind}" for kind in kinds]
     assert set(moves.bytes.tolist()) == {128}
+
+
+def test_operators_on_the_cpu_overlap_what_gloo_moves(tmp_path: Path) -> None:
+    shapes = {"Input Dims": [[8, 4]], "Input type": ["float"]}
+
+    def event(name: str, begin: int, end: int, thread: int, **more: Any) -> dict[str, Any]:
+        return {
+            "name": name,
+            "cat": "cpu_op",
+            "ph": "X",
+            "pid": 9,
+            "tid": thread,
+            "ts": begin,
+            "dur": end - begin,
+            **more,
+        }
+
+    events = [
+        event("ProfilerStep#3", 0, 400, 1),
+        event("gloo:all_reduce", 100, 200, 7, args=shapes),
+        event("autograd::engine::evaluate_function: MmBackward0", 90, 250, 1),  # waits for what it has started
+        event("aten::mm", 90, 130, 1),
+        event("aten::mm", 110, 140, 2),
+        event("gloo:all_reduce", 300, 350, 7, args=shapes),
+    ]
+    trace = read(write_json(tmp_path / "p.json", {"schemaVersion": 1, "traceEvents": events}))
+    (rank,) = summarize(trace).ranks
+    assert rank.exposure is not None
+    assert (rank.exposure.overlapped_ns, rank.exposure.exposed_ns) == (40_000, 110_000)

@@ -242,7 +242,8 @@ class RankSteps:
 def rank_steps(trace: Trace, rank: int) -> RankSteps | None:
     """Return a rank's steps and waits; None when it recorded nothing.
 
-    Other tools do not record waits: there, communication that no other work of the device overlaps is waiting.
+    Other tools do not record waits: there, communication that no other work of the device overlaps is waiting; where a
+    trace knows no device, that no operator of PyTorch's on the CPU overlaps.
     """
     spans = trace.spans.of_rank(rank)
     if not len(spans):
@@ -274,6 +275,8 @@ def _waits(spans: SpanTable) -> tuple[Ints, Ints, bool]:
         waits, syncs = union(wait.begin_ns, wait.end_ns), np.unique(wait.end_ns)
     else:
         moving, busy = spans.of_stage(Stage.COMMUNICATE), spans.of_stage(Stage.KERNEL)
+        if not len(busy):  # a profile of the CPU alone: PyTorch's operators compute, what waits has other names
+            busy = spans.take(spans.name_mask("aten::"))
         waits = difference(union(moving.begin_ns, moving.end_ns), union(busy.begin_ns, busy.end_ns))
         syncs = waits[:, 1]
     return waits, syncs, len(wait) > 0

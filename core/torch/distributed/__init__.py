@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from ringtune.autoload import BACKEND, register_backend
-from ringtune.torch.distributed.creation import monitored_barrier
+from ringtune.torch.distributed.creation import create_group, monitored_barrier
 from ringtune.torch.distributed.group import ProcessGroupRingtune
 from ringtune.torch.distributed.hook import ddp_hook
 from ringtune.torch.graph_breaks import leave_graphs
 
 __all__ = ["BACKEND", "ProcessGroupRingtune", "ddp_hook", "monitored_barrier"]
 
-register_backend(dist.distributed_c10d)  # a torch older than 2.5 loads no entry points
+BACKEND = "ringtune"
+
+if BACKEND.upper() not in dist.Backend._plugins:  # a torch older than 2.5 does not load `ringtune.autoload`
+    dist.Backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
 leave_graphs(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -22,18 +23,19 @@ _DEFAULT_TIMEOUT = timedelta(seconds=300)
 _meetings: list[Meeting] = []
 
 
-def create_group(options: Any, asked: Mapping[str, Any]) -> ProcessGroupRingtune:
-    """Make a group.
+def create_group(options: Any, backend_options: Any = None) -> ProcessGroupRingtune:
+    """Make a group; torch calls it (``register_backend``).
 
     Args:
         options: torch's ``DistributedBackendOptions``: store, rank and size in the group, timeout, name.
-        asked: What else torch knows of it, as far as this version does: ``backend_config`` and ``group_desc``.
+        backend_options: None: ringtune reads its settings from the environment.
 
     Raises:
         NotSupported: ringtune is asked to serve another device than the CPU and CUDA.
         RuntimeError: torch cannot make the backend of another device.
     """
     timeout = options.timeout or _DEFAULT_TIMEOUT
+    asked = _asked_for()
     backends = _backends_asked_for(asked.get("backend_config"))
     label = label_of(str(options.group_id), str(asked.get("group_desc") or ""))
     others = others_of(backends)
@@ -70,6 +72,14 @@ def _open(options: Any, timeout: timedelta, label: GroupLabel) -> tuple[Session,
     # A session of some ranks, which a group before this one has opened, has another timeline than that of all.
     seen_as = Seen(label, tuple(options.global_ranks_in_group)) if sessions.require().size == of_all else None
     return open_group(meeting, name, (rank, size), limit_ns, seen_as), meeting, name
+
+
+def _asked_for() -> Mapping[str, Any]:
+    """Return what torch knows of the group that it makes and hands to no backend's creator: its own variables."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and "backend_config" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals
 
 
 def _backends_asked_for(config: Any) -> dict[str, str]:
