@@ -17,7 +17,7 @@ import numpy as np
 from ringtune.timeline.analysis.intervals import difference, union
 from ringtune.timeline.analysis.staged import waiting
 from ringtune.timeline.spans import UNKNOWN, Codes, Ints, Mask, SpanTable, Trace
-from ringtune.timeline.vocabulary import Stage
+from ringtune.timeline.vocabulary import RING_PREFIX, Stage
 
 MISSING = -(2**62)
 
@@ -106,9 +106,10 @@ class BatchTable:
 def numbered(spans: SpanTable) -> SpanTable:
     """Give collectives without a batch one: the n-th of its name in its step on each rank is the same batch.
 
-    Other tools do not number batches; equal ranks run equal collectives in equal order.
+    Other tools do not number batches; equal ranks run equal collectives in equal order. A send is no collective.
     """
-    where = np.flatnonzero(spans.in_stage(Stage.COMMUNICATE) & (spans.batch == 0))
+    between_two = spans.name_mask(f"{RING_PREFIX}SEND") | spans.name_mask(f"{RING_PREFIX}RECV")
+    where = np.flatnonzero(spans.in_stage(Stage.COMMUNICATE) & (spans.batch == 0) & ~between_two)
     if not len(where) or np.any(spans.batch[spans.in_stage(Stage.COMMUNICATE)] > 0):
         return spans
     order = np.lexsort((spans.begin_ns[where], spans.name[where], spans.step[where], spans.rank[where]))

@@ -11,6 +11,9 @@ from ringtune.timeline.analysis.stragglers import Stragglers, stragglers
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.units import ranks_text, share_text, time_text
 
+_MUCH_LESS = 0.5
+"""A rank that waits less than this part of what every other one does has the others wait for it."""
+
 
 def headline(trace: Trace, found: Stragglers | None = None) -> str:
     """Return what cost the job most and one action; "" where the trace says neither who was late nor who waited.
@@ -27,11 +30,13 @@ def headline(trace: Trace, found: Stragglers | None = None) -> str:
     if found is not None and (found.verdicts or found.turns):
         return found.sentences()[0]
     waited = exposed = total = 0
+    shares: dict[int, float] = {}
     for about in filter(None, (rank_steps(trace, rank) for rank in trace.ranks)):
         if about.knows_waiting:
             split = exposure(trace.spans.of_rank(about.rank), about.waits)
-            waited, exposed = waited + split.wait_ns, exposed + split.exposed_ns
-            total += int((about.end - about.begin).sum())
+            length = int((about.end - about.begin).sum())
+            waited, exposed, total = waited + split.wait_ns, exposed + split.exposed_ns, total + length
+            shares[about.rank] = split.wait_ns / max(1, length)
     if not total:
         return ""
     if waited < MATERIAL * total:
@@ -40,6 +45,12 @@ def headline(trace: Trace, found: Stragglers | None = None) -> str:
     if torn and trace.source in ("part", "merged"):
         lacks = f"for whom cannot be told without the whole part of rank {ranks_text(torn)}"
         return f"ranks waited {share_text(waited, total)} of the time, {lacks}: merge or copy all parts"
+    if found is None and len(shares) > 1:
+        first, second, *_ = sorted(shares, key=lambda rank: shares[rank])
+        if shares[first] < _MUCH_LESS * shares[second]:
+            others = f"the others {100 * shares[second]:.0f} % and more"
+            pace = f"rank {first} sets the pace: it waited {100 * shares[first]:.0f} % of the time, {others}"
+            return f"{pace}: look at what rank {first} computes"
     moving = f"{share_text(exposed, total)} while data moved, for no rank in particular"
     return f"ranks waited {share_text(waited, total)} of the time, {moving}: search better settings with ringtune tune"
 

@@ -19,6 +19,7 @@ from ringtune.torch.distributed.traced import WORLD_LABEL, GroupLabel, TracedMes
 from ringtune.torch.distributed.works import Delivery, Work, copy, then
 from ringtune.torch.handles import dtype_number
 from ringtune.torch.memory_check import is_own
+from ringtune.torch.steps import communicated
 
 _LOOK_NS = 1_000_000
 """How long a receive without a source waits for one peer before it looks at the others again."""
@@ -189,6 +190,7 @@ class Messages:
     def _start(
         self, work: Delivery, tensor: torch.Tensor, where: tuple[int, int], sends: bool, limit_ns: int | None = None
     ) -> None:
+        communicated()
         peer, tag = where
         verb = "send to" if sends else "recv from"
         if not 0 <= peer < self._size or peer == self._rank:

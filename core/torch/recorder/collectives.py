@@ -195,7 +195,7 @@ def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
             count = _in_step[group.number, kind]
             _in_step[group.number, kind] = count + 1
             name = _bucket_name(group, tensors, task) or f"{name} {count}"
-            steps.communicated()
+        steps.communicated()
         call = _Call(now, kind, name, tensors, group)
         call.task = task
         call.result = next((one.data_ptr() for one in _tensors(arguments[0])), 0)
