@@ -79,3 +79,6 @@ def test_the_timeline_has_every_group_with_its_name_and_names_its_late_rank(worl
         late[one["rank"]] += one["late_steps"]
     assert late[2] > STEPS / 2 > late[0] + late[1]
     assert read(tmp_path, "summary", "--all-steps")["steps"]["count"] == STEPS
+    names = spans.name_texts()
+    phases = Counter(names[place] for place, stage in enumerate(spans.stage) if stage == Stage.RANGE)
+    assert phases["optimizer"] == 3 * STEPS

@@ -28,11 +28,10 @@ _handles: list[Any] = []
 def join() -> None:
     """Record this rank of torch.distributed, in the session that the script has opened or in one opened here.
 
-    A world of ringtune's own is recorded by its runtime. A failure costs the recording and nothing else.
+    The runtime itself records collectives of a world of ringtune's own. A failure costs the recording and nothing else.
     """
-    if BACKEND in str(dist.get_backend_config()):
-        return
-    if not session.is_initialized():
+    carried = BACKEND in str(dist.get_backend_config())
+    if not carried and not session.is_initialized():
         try:
             config = meet_in_world("ringtune/recorder", Config.from_environ())
             session.init(config).runtime.set_compute_threads(torch.get_num_threads())
@@ -42,7 +41,7 @@ def join() -> None:
             return
     if not _handles:
         leave_graphs(collectives.__name__)
-        _handles.extend((*collectives.watch(), *phases.watch()))
+        _handles.extend((*(() if carried else collectives.watch()), *phases.watch()))
 
 
 def leave() -> None:
