@@ -1,4 +1,4 @@
-"""Makes the walk of `timeline/README.md` anew: ``python -m ringtune.benchmarks.walk`` (``make walk``).
+"""Makes the walks of `timeline/README.md` and of the guide for DDP anew: ``python -m ringtune.benchmarks.walk``.
 
 Trains on two ranks, once with a slow data loader on one of them and once without, runs the commands of the walk on what
 was recorded, and puts their output and pictures of the dashboard's timeline into the document. Everything in it is what
@@ -11,10 +11,12 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -33,6 +35,8 @@ WIDTH, HEIGHT = 1180, 1300
 COLORS = 128
 
 EXAMPLE = Path(__file__).parent / "examples" / "slow_rank.py"
+STAMP = "-20260101-000000"
+GUIDE = Path(__file__).parents[1] / "core" / "guide" / "ddp-walk.md"
 README = Path(__file__).parents[1] / "timeline" / "README.md"
 IMAGES = "images"
 _BLOCK = "<!-- walk: {name} -->\n```\n"
@@ -50,9 +54,32 @@ def main(readme: Path) -> None:
         for name, command in commands().items():
             text = replaced(text, name, command, _said(command, place))
         readme.write_text(text)
-        images = readme.parent / IMAGES
-        images.mkdir(exist_ok=True)
-        _pictures(place / "runs", images)
+        with _browser(place / "runs") as page:
+            for name in ("fine", "slow"):
+                _picture_of_timeline(
+                    page, place / "runs" / f"{name}{STAMP}", readme.parent / IMAGES / f"walk-{name}.png"
+                )
+        _guide(place)
+
+
+def _guide(place: Path) -> None:
+    """Run the guide's job as it stands there, and take its pictures."""
+    found = re.search(r'```python title="(\w+\.py)"\n(.*?)```', GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    (place / found[1]).write_text(found[2], encoding="utf-8")
+    run = place / "guide" / f"ddp{STAMP}"
+    _run(["run", "-np", str(RANKS), "--name", "ddp", "--run-dir", str(run), "--timeline", "ddp.json", sys.executable,
+          found[1]], place)  # fmt: skip
+    images = GUIDE.parent / IMAGES
+    images.mkdir(exist_ok=True)
+    with _browser(run.parent) as page:
+        _picture_of_timeline(page, run, images / "ddp-timeline.png")
+        address = urlsplit(page.url)
+        page.goto(f"{address.scheme}://{address.netloc}{routes.href(routes.Route('stragglers', run.name))}")
+        page.wait_for_selector(".js-plotly-plot .main-svg")
+        settled(page)
+        page.screenshot(path=str(images / "ddp-stragglers.png"))
+        _smaller(images / "ddp-stragglers.png")
 
 
 def commands() -> dict[str, list[str]]:
@@ -88,7 +115,7 @@ def _train(place: Path, name: str, slow_ms: int) -> None:
     Raises:
         RingtuneError: It failed.
     """
-    run = place / "runs" / f"{name}-20260101-000000"
+    run = place / "runs" / f"{name}{STAMP}"
     how = ["-np", str(RANKS), "--name", name, "--run-dir", str(run), "--timeline", str(place / f"{name}.json")]
     job = [sys.executable, str(EXAMPLE), "--slow-rank", str(SLOW_RANK), "--slow-ms", str(slow_ms)]
     _run(["run", *how, *job], place)
@@ -106,22 +133,28 @@ def _run(words: Sequence[str], place: Path) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
 
 
-def _pictures(runs: Path, images: Path) -> None:
-    """Take the timeline of both runs, with the critical path and one batch followed."""
+@contextmanager
+def _browser(runs: Path) -> Iterator[Any]:
+    """Open a page of the dashboard of these runs."""
     from playwright.sync_api import sync_playwright
 
     with serving(runs) as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(chromium()), args=list(CHROMIUM_ARGUMENTS))
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-        for run in sorted(runs.iterdir()):
-            index = trace.load(run, trace.sources(run))
-            page.goto(url.rstrip("/") + routes.href(_route(index, run.name)))
-            page.wait_for_selector("#timeline-batch")
-            settled(page)
-            path = images / f"walk-{run.name.split('-')[0]}.png"
-            page.locator("#timeline-charts").screenshot(path=str(path))
-            _smaller(path)
+        page.goto(url)
+        yield page
         browser.close()
+
+
+def _picture_of_timeline(page: Any, run: Path, path: Path) -> None:
+    """Take a run's timeline, with the critical path and one batch followed."""
+    address = urlsplit(page.url)
+    route = routes.href(_route(trace.load(run, trace.sources(run)), run.name))
+    page.goto(f"{address.scheme}://{address.netloc}{route}")
+    page.wait_for_selector("#timeline-batch")
+    settled(page)
+    page.locator("#timeline-charts").screenshot(path=str(path))
+    _smaller(path)
 
 
 def _route(index: TimelineIndex, run: str) -> routes.Route:

@@ -16,7 +16,10 @@ from ringtune.cli import cli
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "core" / "guide"
 # In the order in which a reader meets them.
-GUIDES = ("quickstart", "horovod", "ddp", "walk", "tuning", "elastic", "hosts", "dashboard", "troubleshooting", "faq")
+GUIDES = (
+    "quickstart", "horovod", "ddp", "ddp-walk", "walk", "tuning", "elastic", "hosts", "dashboard", "troubleshooting",
+    "faq",
+)  # fmt: skip
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 STAGE = ROOT / "build" / "docs-source"
 GUIDE = "core/guide"
 GUIDES = (
-    "quickstart", "horovod", "ddp", "walk", "tuning", "elastic", "hosts", "dashboard", "troubleshooting", "faq"
+    "quickstart", "horovod", "ddp", "ddp-walk", "walk", "tuning", "elastic", "hosts", "dashboard", "troubleshooting",
+    "faq",
 )  # fmt: skip
 LAYERS = ("core", "timeline", "tuner", "dashboard", "native", "benchmarks", "tests")
 # Module: names that another module's page describes.

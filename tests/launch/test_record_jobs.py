@@ -74,7 +74,7 @@ dist.destroy_process_group()
 PIPELINE = f"""
 import time, torch, torch.distributed as dist
 rank, size = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", 0))), 3
-dist.init_process_group("gloo", init_method="file://" + os.path.abspath("meeting"), rank=rank, world_size=size)
+dist.init_process_group("gloo", store=dist.FileStore("meeting", size), rank=rank, world_size=size)
 layer = torch.nn.Linear(32, 32)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
 for step in range({STEPS}):
