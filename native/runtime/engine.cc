@@ -213,7 +213,8 @@ bool Engine::cycle(bool hold_back) {
   const ControlCounters& control = negotiator_.counters();
   counters_.control_messages.store(control.messages, std::memory_order_relaxed);
   counters_.control_bytes.store(control.bytes, std::memory_order_relaxed);
-  if (worked && tracer_.recording() && !tracer_.of_group() && control_ && !shares_clock_ && now_ns() - last_look_ns_ > look_interval_ns_) {
+  if (worked && tracer_.recording() && !tracer_.of_group() && control_ && !shares_clock_ &&
+      now_ns() - last_look_ns_ > look_interval_ns_) {
     look_at_clock();
     last_look_ns_ = now_ns();
     look_interval_ns_ = std::min(2 * look_interval_ns_, kClockIntervalNs);

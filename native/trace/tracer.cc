@@ -87,7 +87,8 @@ std::span<const Span> Tracer::translated(std::span<const Span> spans) const {
     if (span.stage == Stage::kWords) continue;
     if (span.batch_id != 0 && span.stage != Stage::kCounter) {
       const std::uint32_t of_schedule = span.batch_id >> 31U;  // which are numbered apart from the others
-      span.batch_id = kGroupBatches | (group_->number & 0x1ffU) << 20U | of_schedule << 19U | (span.batch_id & 0x7ffffU);
+      span.batch_id =
+          kGroupBatches | (group_->number & 0x1ffU) << 20U | of_schedule << 19U | (span.batch_id & 0x7ffffU);
     }
     span.process_set = group_->number;
     span.step = impl_->step.load(std::memory_order_relaxed);

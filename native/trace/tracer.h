@@ -28,7 +28,8 @@ struct TraceGroup {
   std::vector<int> members;  // the ranks in the job of its ranks
 };
 
-/// Batches of groups have numbers from here on, which end below those of `ringtune.timeline.vocabulary.FOREIGN_BATCHES`.
+/// Batches of groups have numbers from here on, which end below those of
+/// `ringtune.timeline.vocabulary.FOREIGN_BATCHES`.
 inline constexpr std::uint32_t kGroupBatches = 1U << 29;
 
 /// Thread-safe; owns the rings, the writer thread and, while recording, the sink. `record` never blocks and never

@@ -200,7 +200,7 @@ TEST(TraceTracer, AGroupRecordsIntoTheTimelineOfItsJob) {
   await.stage = Stage::kAwait;
   await.peer = 1;
   Span on_gpu = span_at(3);
-  on_gpu.peer = 1;  // a GPU's number
+  on_gpu.peer = 1;               // a GPU's number
   on_gpu.batch_id |= 1U << 31U;  // of a step schedule
   Span counter = span_at(4);
   counter.stage = Stage::kCounter;
