@@ -39,10 +39,10 @@ def label_of(name: str, described: str) -> GroupLabel:
         name: Under which torch has registered it.
         described: What the script or torch says of it (``group_desc``): of a device mesh the name of its dimension.
     """
+    if described == "default_pg" or name == "0":
+        return WORLD_LABEL
     # torch counts its groups, on all ranks alike; those that only members know have other names.
-    number = int(name) % 0x10000 if name.isdigit() else zlib.crc32(name.encode()) % 0x10000
-    if described == "default_pg":
-        return GroupLabel(number, WORLD_LABEL.text)
+    number = 1 + (int(name) - 1 if name.isdigit() else zlib.crc32(name.encode())) % 0xFFFF
     text = described if described not in ("", "undefined") else name
     return GroupLabel(number, f"group {text}" if text.isdigit() else text)
 

@@ -215,7 +215,11 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
                 self._keep = self._finish = None
                 if self.forget is not None:
                     self.forget()
+                self._record_end()
                 self._done = True
+
+    def _record_end(self) -> None:
+        """Record that it is over where its session does not do so itself; called once."""
 
     def _bring(self) -> None:
         if self._gpu is not None and self._session is not None:
@@ -330,7 +334,6 @@ class Delivery(Work):
         self._known = threading.Event()
         self.begin_ns = time.monotonic_ns()
         self.traced: TracedMessage | None = None
-        self.forget = self._ended
 
     def submitted(self, session: Session | None, ticket: Any) -> None:
         """Take session and ticket, or None and the failure."""
@@ -366,7 +369,7 @@ class Delivery(Work):
             self.traced.record(WAIT, began_ns, time.monotonic_ns())
         return done
 
-    def _ended(self) -> None:
+    def _record_end(self) -> None:
         if self.traced is not None and self._failure is None:
             self.traced.record(COMMUNICATE, self.begin_ns, time.monotonic_ns())
 
