@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterable
 
 from ringtune.errors import UsageError
+from ringtune.timeline.vocabulary import FOREIGN_BATCHES
 
 _RATE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtMGT]?)(B|bit|b)(?:/s|ps)?\s*$")
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_GROUP_BATCHES, _FOREIGN_GROUP_BATCHES = 1 << 29, 3 << 29
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 
 
@@ -82,3 +84,19 @@ def ranks_text(ranks: Iterable[int]) -> str:
             stretches.append([rank])
     words = [[f"{some[0]}-{some[-1]}"] if len(some) > 2 else [str(rank) for rank in some] for some in stretches]
     return ", ".join(word for stretch in words for word in stretch)
+
+
+def batch_text(batch: int) -> str:
+    """Return a batch's number as people read it: as counted in its group or its step schedule."""
+    if batch >> 32:  # a hash of another tool's group, and the number within it
+        return str(batch & (1 << 28) - 1)
+    if batch >= FOREIGN_BATCHES.stop:
+        return f"{batch - FOREIGN_BATCHES.stop} (step schedule)"
+    if batch >= _FOREIGN_GROUP_BATCHES:
+        return f"{batch & 0xFFFFF} (group {batch >> 20 & 0x1FF})"
+    if batch >= FOREIGN_BATCHES.start:
+        return str(batch - FOREIGN_BATCHES.start)
+    if batch >= _GROUP_BATCHES:
+        scheduled = ", step schedule" if batch & 1 << 19 else ""
+        return f"{batch & 0x7FFFF} (group {batch >> 20 & 0x1FF}{scheduled})"
+    return str(batch)
