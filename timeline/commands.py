@@ -175,18 +175,43 @@ def efficiency_command(
     show_counted(what, found.to_json(), lambda: efficiency_view(found), as_json=as_json, opening=None)
 
 
+SLOWER = 3
+"""Exit code of a comparison that was to fail if B is slower."""
+
+
+def _percent(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", value.strip()) if value is not None else None
+    if value is not None and match is None:
+        raise click.BadParameter(f"{value}: expected a share of a step, for example 5%")
+    return float(match[1]) if match else None
+
+
 @click.command("diff")
 @click.argument("first", metavar="A", type=click.Path(path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(path_type=Path))
 @click.option("--tensors", default=20, show_default=True, type=click.IntRange(0), help="Tensors to list.")
+@click.option(
+    "--fail-if-slower",
+    metavar="PERCENT",
+    callback=_percent,
+    help=f"End with {SLOWER} if a step of B is surely slower than one of A by more, for example 5%.",
+)
 @analysis
-def diff_command(first: Path, second: Path, tensors: int, as_json: bool, steps: str | None, all_steps: bool) -> None:
+def diff_command(
+    first: Path,
+    second: Path,
+    tensors: int,
+    fail_if_slower: float | None,
+    as_json: bool,
+    steps: str | None,
+    all_steps: bool,
+) -> None:
     """Print what got slower or faster from A to B, with 95 % intervals, worst first.
 
     A and B are run folders or trace files. The start-up of both is left out; --steps chooses others.
     """
     from ringtune.timeline.analysis.comparison import compare
-    from ringtune.timeline.analysis.headline import comparison_headline
+    from ringtune.timeline.analysis.headline import comparison_headline, surely_slower
     from ringtune.timeline.analysis.tables import comparison_view
 
     both = [read_counted((one,), steps, all_steps) for one in (first, second)]
@@ -195,6 +220,10 @@ def diff_command(first: Path, second: Path, tensors: int, as_json: bool, steps: 
     startups = [None if one.startup is None else asdict(one.startup) for one in both]
     document = {"headline": opening, "startup": startups, **found.to_json()}
     show(document, lambda: Group(*opened(opening, *both), comparison_view(found)), as_json)
+    if fail_if_slower is not None:
+        sure, sentence = surely_slower(found, fail_if_slower)
+        click.echo(f"ringtune: {sentence}", err=True)
+        click.get_current_context().exit(SLOWER if sure else 0)
 
 
 @click.command("query")

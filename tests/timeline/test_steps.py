@@ -102,6 +102,28 @@ def test_the_startup_hides_no_change_between_runs() -> None:
     assert "takes as long" in comparison_headline(compare(runs[0], runs[0]))
 
 
+@pytest.mark.parametrize(
+    ("slow_ms", "limit", "code", "said"),
+    [
+        (3, "5%", 3, "more than 5 % slower"),
+        (3, "5", 3, "more than 5 % slower"),
+        (3, "60 %", 0, "not 60 % slower"),
+        (0, "5%", 0, "not 5 % slower"),
+        (0, "0.01", 0, "not surely 0.01 % slower"),
+        (0, "fast", 2, "expected a share of a step"),
+    ],
+)
+def test_a_comparison_fails_where_a_step_is_surely_slower(
+    slow_ms: int, limit: str, code: int, said: str, tmp_path: Path
+) -> None:
+    for name, slow in (("a", {}), ("b", {1: slow_ms * MS})):
+        job, _ = simulate(Scenario(ranks=3, steps=40, seed=len(slow) + ord(name), slow_compute=slow))
+        job.write(layout.timeline_parts(tmp_path / name))
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    done = CliRunner().invoke(timeline, ["diff", *paths, "--fail-if-slower", limit])
+    assert (done.exit_code, said in done.output) == (code, True), done.output
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run with a start-up of two steps, and a stall in step 9."""

@@ -66,3 +66,15 @@ def comparison_headline(found: Comparison) -> str:
     cause = f", {most.kind} {most.what} by {time_text(abs(most.difference_ns))}" if most else ""
     action = ": ringtune timeline stragglers B" if step.verdict == "slower" else ""
     return f"a step of B is {step.verdict} by {change}{cause}{action}"
+
+
+def surely_slower(found: Comparison, percent: float) -> tuple[bool, str]:
+    """Return whether a step of B is slower than one of A by more, by its whole interval, and a sentence about it."""
+    step = next(change for change in found.changes if change.kind == "step")
+    low, middle, high = (100 * ns / step.first_ns for ns in (step.low_ns, step.difference_ns, step.high_ns))
+    measured = f"a step of B takes {middle:+.1f} % [{low:+.1f}, {high:+.1f}] of one of A"
+    if step.verdict == "slower" and low > percent:
+        return True, f"{measured}: more than {percent:g} % slower"
+    if high <= percent:
+        return False, f"{measured}: not {percent:g} % slower"
+    return False, f"{measured}: not surely {percent:g} % slower; more steps tell"
