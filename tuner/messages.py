@@ -38,8 +38,12 @@ _HIERARCHICAL = ("auto", "1", "0")
 def describe(knobs: Knobs) -> str:
     """Return a setting: ``fusion 32 MiB, cycle 0.25 ms``, and what else differs from `DEFAULTS`."""
     words = [" ".join(knob_words(knobs, name)) for name in ("fusion_bytes", "cycle_time_ns")]
-    if not knobs.step_schedule:
-        words.append("no step schedule")
+    return ", ".join([*words, *other_words(knobs)])
+
+
+def other_words(knobs: Knobs) -> list[str]:
+    """Return in words what else than fusion and cycle differs from `DEFAULTS`."""
+    words = [] if knobs.step_schedule else ["no step schedule"]
     words += [" ".join(knob_words(knobs, name)) for name in ("algorithm", "hierarchical") if getattr(knobs, name)]
     if knobs.segment_bytes != DEFAULTS.segment_bytes:
         words.append(" ".join(knob_words(knobs, "segment_bytes")))
@@ -47,7 +51,7 @@ def describe(knobs: Knobs) -> str:
         words.append("no cache")
     if knobs.nccl_streams != DEFAULTS.nccl_streams:
         words.append(f"{knobs.nccl_streams} NCCL streams")
-    return ", ".join(words)
+    return words
 
 
 def knob_words(knobs: Knobs, name: str) -> tuple[str, str]:
@@ -152,7 +156,11 @@ def environment(result: ResultRecord) -> list[str]:
     if result.settings is not None:
         kept = [f"{name}={shlex.quote(value)}" for name, value in result.settings.items()]
         return [*kept, *(f"# or in the script: {line}" for line in script_lines(result.settings))]
-    knobs = result.knobs
+    return knob_lines(result.knobs)
+
+
+def knob_lines(knobs: Knobs) -> list[str]:
+    """Return the lines of an environment that give a job these knobs."""
     lines = {
         "fusion_bytes": f"RINGTUNE_FUSION_THRESHOLD={knobs.fusion_bytes}",
         "cycle_time_ns": f"RINGTUNE_CYCLE_TIME={knobs.cycle_time_ns / 1e6:g}",

@@ -12,8 +12,10 @@ from ringtune.dashboard.data.files import integer, mapping, real, text
 from ringtune.dashboard.data.jsonlines import read_rows
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.units import duration, percent, plain, size
+from ringtune.knobs import HIGHEST, Knobs
 from ringtune.timeline.runs import records
 from ringtune.timeline.runs.records import Estimate, Trial, TuningResult
+from ringtune.tuner import messages
 
 Parsed = TypeVar("Parsed")
 
@@ -200,8 +202,32 @@ def default_step_ns(past: TuningHistory) -> Estimate | None:
 
 
 def knob_words(knobs: Mapping[str, int]) -> str:
-    """Return a setting in words, for example ``fusion buffer 64 MiB, cycle time 1.00 ms``."""
-    return f"fusion buffer {size(knobs.get('fusion_bytes'))}, cycle time {duration(knobs.get('cycle_time_ns'))}"
+    """Return a setting in words: ``fusion buffer 64 MiB, cycle time 1.00 ms``, and what else differs from usual."""
+    words = [f"fusion buffer {size(knobs.get('fusion_bytes'))}", f"cycle time {duration(knobs.get('cycle_time_ns'))}"]
+    return ", ".join([*words, *other_words(knobs)])
+
+
+def other_words(knobs: Mapping[str, int]) -> list[str]:
+    """Return in words what else than fusion and cycle differs from usual; nothing of values that are none."""
+    known = _known(knobs)
+    return messages.other_words(known) if known is not None else []
+
+
+def _known(knobs: Mapping[str, int]) -> Knobs | None:
+    """Return the knobs of a journal; None where one has a value that it cannot have."""
+    if any(not 0 <= knobs.get(name, 0) <= highest for name, highest in HIGHEST.items()):
+        return None
+    return Knobs.from_dict(knobs)
+
+
+def _lines(past: TuningHistory, result: TuningResult) -> list[str]:
+    """Return what keeps the result: lines of the environment, and of the script where there are some."""
+    if past.with_restarts:
+        kept = [f"{name}={value}" for name, value in past.kept.items()]
+        script = messages.script_lines(past.kept)
+        return [f"To keep it: {' '.join(kept)}.", *([f"Or in the script: {'; '.join(script)}."] if script else [])]
+    known = _known(result.knobs)
+    return [f"To keep it: {' '.join(messages.knob_lines(known))}."] if known is not None else []
 
 
 def setting_words(setting: Mapping[str, str]) -> str:
@@ -220,7 +246,8 @@ def words(past: TuningHistory) -> list[str]:
     pinned = [plain(f"Not searched: {', '.join(past.not_searched)}.", 600)] if past.not_searched else []
     if past.result is None:
         return ["The session is still searching, or it was ended without a result.", tried, *pinned]
-    return [_decision(past, past.result), *_lost(past.result), tried, *pinned]
+    kept = _lines(past, past.result) if past.result.decision == "improved" else []
+    return [_decision(past, past.result), *kept, *_lost(past.result), tried, *pinned]
 
 
 def _decision(past: TuningHistory, result: TuningResult) -> str:

@@ -105,6 +105,7 @@ _OF_KNOBS: list[dict[str, Any]] = [
         "valueFormatter": {"function": "params.data.cycle"},
         **_NUMBER,
     },
+    {"field": "others", "headerName": "Other settings", "minWidth": 160, "tooltipField": "others"},
 ]
 _OF_VARIABLES: list[dict[str, Any]] = [
     {"field": "setting", "headerName": "Setting", "minWidth": 260, "tooltipField": "setting"}
@@ -158,6 +159,7 @@ def table_rows(past: TuningHistory) -> list[dict[str, Any]]:
                 "fusion": size(fusion),
                 "cycle_time_ns": cycle,
                 "cycle": duration(cycle),
+                "others": ", ".join(tuning.other_words(trial.knobs)),
                 "setting": past.words(trial),
                 "step_ns": step.median if step else None,
                 "step": duration(step.median if step else None),

@@ -6,11 +6,13 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ringtune import layout
+from ringtune.algorithms import ALGORITHMS
 from ringtune.dashboard.data import machine, scaling, steps, tuning
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.files import Unreadable, open_inside, read_document
@@ -122,9 +124,46 @@ def test_the_decision_in_words(run: Path) -> None:
     assert words == [
         "A better setting was found and confirmed: fusion buffer 16 MiB, cycle time 250 µs. "
         "A step takes 19.0 % less time than with the default (15.0 % to 23.0 %).",
+        "To keep it: RINGTUNE_FUSION_THRESHOLD=16777216 RINGTUNE_CYCLE_TIME=0.25.",
         "The search cost 3.20 ms against training with the default.",
         "5 trials, 1 of them stopped early because they were clearly slower.",
     ]
+
+
+def result(**more: Any) -> list[dict[str, Any]]:
+    about = {"decision": "improved", "knobs_version": 4, "gain": None, "lost_ns": 0, "reason": "", "at_unix_ns": 1}
+    return [{"event": "start", "default": {}}, {"event": "result", "knobs": {}, **about, **more}]
+
+
+def test_every_knob_of_the_result_is_said_and_in_the_lines_that_keep_it() -> None:
+    switches = {"algorithm": 3, "step_schedule": 0, "segment_bytes": 4096}
+    knobs = {"fusion_bytes": 1 << 20, "cycle_time_ns": 500_000, **switches}
+    said, kept, *_ = tuning.words(tuning.history(result(knobs=knobs)))
+    words = (
+        "fusion buffer 1 MiB",
+        "cycle time 500 µs",
+        "no step schedule",
+        f"algorithm {ALGORITHMS[3]}",
+        "segment 4 KiB",
+    )
+    assert not [one for one in words if one not in said], said
+    assert kept.startswith("To keep it: RINGTUNE_FUSION_THRESHOLD=1048576 RINGTUNE_CYCLE_TIME=0.5 ")
+    lines = ("RINGTUNE_STEP_SCHEDULE=0", f"RINGTUNE_ALGORITHM={ALGORITHMS[3]}", "RINGTUNE_SEGMENT_BYTES=4096")
+    assert not [line for line in lines if line not in kept], kept
+
+
+def test_what_restarts_found_is_said_as_lines_of_the_script_too() -> None:
+    row = {"event": "trial", "trial": 0, "source": "default", "settings": {}}
+    rows = result(settings={"RINGTUNE_BUCKET_CAP_MB": "50"})
+    _, kept, script, *_ = tuning.words(tuning.history([rows[0], row, rows[1]]))
+    assert kept == "To keep it: RINGTUNE_BUCKET_CAP_MB=50."
+    assert script == "Or in the script: DistributedDataParallel(model, bucket_cap_mb=50)."
+
+
+@pytest.mark.parametrize("knobs", [{"algorithm": 99}, {"hierarchical": -1}, {"nccl_streams": 1 << 40}])
+def test_knobs_that_none_can_have_are_not_said(knobs: dict[str, int]) -> None:
+    assert tuning.other_words(knobs) == []
+    assert tuning.words(tuning.history(result(knobs=knobs)))[0].startswith("A better setting")
 
 
 def test_only_the_last_session_of_a_journal_counts() -> None:
