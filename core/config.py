@@ -286,7 +286,8 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
     known = [PREFIX + variable.name for variable in VARIABLES]
     for name in sorted(environ):
         if name.startswith(PREFIX) and current_name(name) not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            longer = [one for one in known if one.startswith(name)]
+            near = longer or difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "the README lists the known ones"
             raise ConfigError(f"{name}={environ[name]!r}: there is no such variable; {hint}")
 

@@ -232,11 +232,11 @@ def diff_command(
 @json_option
 @steps_option
 def query_command(sql: str, source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
-    r"""Run an SQL statement (DuckDB's dialect) over the tables spans, instants and parts.
+    """Run an SQL statement (DuckDB's dialect) over the tables spans, instants and parts.
 
     \b
     ringtune timeline query "select rank, stage, sum(duration_ns) from spans group by all" trace.json
-    """
+    """  # noqa: D301 - click's mark, which a raw string does not have
     from ringtune.timeline.analysis.tables import answer_view
     from ringtune.timeline.database import query
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ringtune.timeline.analysis.summary import RankSummary, Summary
 from ringtune.timeline.analysis.tables import new_table
-from ringtune.timeline.units import bytes_text, ranks_text, rate_text, share_text, time_text
+from ringtune.timeline.units import bytes_text, ranks_text, rate_text, several, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 
 _PHASES = (
@@ -125,7 +125,7 @@ def fusion_line(summary: Summary) -> Text:
     rate = f", {fusion.batches_per_step:.1f} a step" if fusion.batches_per_step is not None else ""
     fill = f", {100 * fusion.fill:.1f} % of the fusion buffer" if fusion.fill is not None else ""
     return Text(
-        f"Fusion: {fusion.batches} batches{rate}, {fusion.tensors_per_batch:.1f} tensors "
+        f"Fusion: {several(fusion.batches, 'batch')}{rate}, {fusion.tensors_per_batch:.1f} tensors "
         f"and {bytes_text(fusion.bytes_per_batch)} each{fill}"
     )
 

@@ -24,6 +24,12 @@ def digits(value: float) -> str:
     return text.rstrip("0").rstrip(".") if places > 2 else text
 
 
+def several(number: int, thing: str) -> str:
+    """Return a number of things, for example ``1 batch`` or ``2,000 batches``."""
+    ending = "" if number == 1 else "es" if thing.endswith(("ch", "s", "x")) else "s"
+    return f"{number:,} {thing}{ending}"
+
+
 def time_text(ns: float) -> str:
     """Return a time in nanoseconds in the unit that fits, for example ``12.3 ms``."""
     if ns == 0:

@@ -15,6 +15,7 @@ from ringtune import layout, runfolder
 from ringtune.errors import UsageError
 from ringtune.launch import LaunchOptions, launch
 from ringtune.launch.launcher import run_name
+from ringtune.timeline.units import several
 from ringtune.tuner.applying import apply
 from ringtune.tuner.messages import sentence
 from ringtune.tuner.progress import Follower, LiveView, PlainView
@@ -159,12 +160,11 @@ def closing_words(records: Sequence[Record], run: Path) -> list[str]:
     if result is None:
         return [
             f"ringtune tune: the job ended before the search was finished and without saying so; "
-            f"{len(trials)} trials are kept for the next session (journal: {layout.tuning_journal(run)})"
+            f"the next session has {several(len(trials), 'trial')} of it (journal: {layout.tuning_journal(run)})"
         ]
     lines = [f"ringtune tune: {sentence(result)}"]
-    lines.append(
-        f"ringtune tune: {len(trials)} trials, time lost by searching {result.lost_ns / 1e9:.2f} s; run: {run}"
-    )
+    balance = f"time {'lost' if result.lost_ns >= 0 else 'won'} by searching {abs(result.lost_ns) / 1e9:.2f} s"
+    lines.append(f"ringtune tune: {several(len(trials), 'trial')}, {balance}; run: {run}")
     if result.decision == "interrupted" and trials:
         lines.append("ringtune tune: the trials are kept; the next session of this job starts from the best of them")
     return lines

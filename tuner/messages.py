@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.autoload import ARGUMENTS
 from ringtune.knobs import DEFAULTS, Knobs
-from ringtune.timeline.units import bytes_text
+from ringtune.timeline.units import bytes_text, several
 from ringtune.tuner.records import (
     FailedRecord,
     NoteRecord,
@@ -101,7 +101,7 @@ def milliseconds(ns: float) -> str:
 def sentence(record: Record) -> str:
     """Return a record as one line."""
     if isinstance(record, StartRecord):
-        known = f"; {record.stored_trials} trials of this job are stored" if record.stored_trials else ""
+        known = f"; stored: {several(record.stored_trials, 'trial')} of this job" if record.stored_trials else ""
         pinned = f"; {not_searched(record)}" if record.not_searched else ""
         return (
             f"searching {', '.join(record.searched) or 'nothing'} on {record.world} ranks, at most {record.max_trials} "

@@ -15,6 +15,7 @@ from ringtune.dashboard.units import duration, percent, plain, size
 from ringtune.knobs import HIGHEST, Knobs
 from ringtune.timeline.runs import records
 from ringtune.timeline.runs.records import Estimate, Trial, TuningResult
+from ringtune.timeline.units import several
 from ringtune.tuner import messages
 
 Parsed = TypeVar("Parsed")
@@ -240,7 +241,7 @@ def words(past: TuningHistory) -> list[str]:
     if not past:
         return []
     stopped = sum(trial.state == "stopped-early" for trial in past.trials)
-    tried = f"{len(past.trials)} trials" + (" so far" if past.result is None else "")
+    tried = several(len(past.trials), "trial") + (" so far" if past.result is None else "")
     tried += f", {stopped} of them stopped early because they were clearly slower." if stopped else "."
     tried += f" {len(past.failed)} more failed." if past.failed else ""
     pinned = [plain(f"Not searched: {', '.join(past.not_searched)}.", 600)] if past.not_searched else []

@@ -35,6 +35,7 @@ from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import count, duration, plain, size
+from ringtune.timeline.units import several
 
 _NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
 
@@ -259,7 +260,7 @@ def age_words(past: TuningHistory, drawn: int, learned: int) -> str:
     """Return the progress of a running session, and which parts of the page are outdated."""
     if past.result is not None or not past:
         return ""
-    words = f"{count(len(past.trials))} trials so far."
+    words = f"{several(len(past.trials), 'trial')} so far."
     older = {"All settings": drawn, "Which knob matters, and what lies between points,": learned}
     return " ".join([
         words, *(f"{what} of the first {count(n)}." for what, n in older.items() if n < len(past.trials))

@@ -115,6 +115,19 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(config: Read) -> None:
         config(RINGTUNE_ZZZ=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("STALL_CHECK_TIME", "STALL_CHECK_TIME_SECONDS"),
+        ("FUSION_TRESHOLD", "FUSION_THRESHOLD"),
+        ("TIMELIN", "TIMELINE"),
+    ],
+)
+def test_the_variable_that_was_meant_is_named(name: str, meant: str, config: Read) -> None:
+    with pytest.raises(ValueError, match=f"did you mean RINGTUNE_{meant}\\?"):
+        config(**{f"RINGTUNE_{name}": "3"})
+
+
 @pytest.mark.parametrize("name", sorted(HOROVOD_IGNORED))
 def test_horovods_ignored_variables_warn(name: str, config: Read) -> None:
     (warning,) = config(**{f"HOROVOD_{name}": "1"}).warnings

@@ -21,6 +21,7 @@ from ringtune.launch import LaunchOptions
 from ringtune.launch.hosts import is_local
 from ringtune.launch.launcher import plan
 from ringtune.meters.gpus import Gpus
+from ringtune.timeline.units import several
 from ringtune.tuner.applying import apply
 from ringtune.tuner.fingerprint import JobDescription, cpu_model
 from ringtune.tuner.journal import Journal
@@ -157,8 +158,8 @@ def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
         session = RestartSession(runner, begin, wishes.session, put)
         result = session.run()
     click.echo(f"ringtune tune: {sentence(result)}")
-    runs = "1 run" if session.runs == 1 else f"{session.runs} runs"
-    click.echo(f"ringtune tune: {result.trials} trials, {runs}, {session.spent_s:.1f} s; run: {job.run_dir}")
+    made = f"{several(result.trials, 'trial')}, {several(session.runs, 'run')}"
+    click.echo(f"ringtune tune: {made}, {session.spent_s:.1f} s; run: {job.run_dir}")
     apply(result, wishes.apply)
     return _exit_code(result)
 

@@ -1,10 +1,10 @@
-"""Numbers of batches as people read them."""
+"""Numbers as people read them."""
 
 from __future__ import annotations
 
 import pytest
 
-from ringtune.timeline.units import batch_text
+from ringtune.timeline.units import batch_text, several
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES
 
 
@@ -22,3 +22,11 @@ from ringtune.timeline.vocabulary import FOREIGN_BATCHES
 )
 def test_a_batch_is_called_by_its_number_in_its_group_or_schedule(batch: int, text: str) -> None:
     assert batch_text(batch) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "thing", "text"),
+    [(1, "trial", "1 trial"), (0, "trial", "0 trials"), (1, "batch", "1 batch"), (2000, "batch", "2,000 batches")],
+)
+def test_one_thing_is_no_several(number: int, thing: str, text: str) -> None:
+    assert several(number, thing) == text
