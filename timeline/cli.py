@@ -9,7 +9,7 @@ import click
 from ringtune.errors import UsageError
 from ringtune.output_file import is_stdout
 from ringtune.timeline.analysis.summary import summarize
-from ringtune.timeline.commands import ANALYSES, analysis, read_counted, show_counted, sources
+from ringtune.timeline.commands import ANALYSES, analysis, every_option, read_counted, show_counted, sources
 from ringtune.timeline.merging.merge import merge, merge_run
 from ringtune.timeline.merging.report import MergeReport
 from ringtune.timeline.tables import summary_view
@@ -23,9 +23,12 @@ def timeline() -> None:
 
 @timeline.command()
 @sources
+@every_option
 @analysis
 @click.option("--link", metavar="RATE", help="Bandwidth of the link between ranks, for example 12.5GB/s or 100Gbit/s.")
-def summary(source: tuple[Path, ...], as_json: bool, steps: str | None, all_steps: bool, link: str | None) -> None:
+def summary(
+    source: tuple[Path, ...], every: bool, as_json: bool, steps: str | None, all_steps: bool, link: str | None
+) -> None:
     """Print where the time went.
 
     Takes a run folder, a merged file, one or several parts (rank-*.json), Horovod's own timeline, or any Chrome
@@ -33,7 +36,7 @@ def summary(source: tuple[Path, ...], as_json: bool, steps: str | None, all_step
     """
     what = read_counted(source, steps, all_steps)
     found = summarize(what.trace, link_bytes_per_s=parse_rate(link) if link else None)
-    show_counted(what, found.to_json(), lambda: summary_view(found), as_json=as_json, opening=None)
+    show_counted(what, found.to_json(), lambda: summary_view(found, every=every), as_json=as_json, opening=None)
 
 
 @timeline.command("merge")

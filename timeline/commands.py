@@ -20,6 +20,7 @@ from ringtune.errors import RingtuneError, UsageError
 from ringtune.output_file import is_stdout
 from ringtune.timeline.analysis.headline import headline
 from ringtune.timeline.analysis.steps import Counted, counted, select_steps
+from ringtune.timeline.analysis.tables import stacked
 from ringtune.timeline.inputs import load
 from ringtune.timeline.spans import Trace
 
@@ -47,6 +48,9 @@ all_steps_option = click.option("--all-steps", is_flag=True, help="Count the sta
 def analysis(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of an analysis: what is printed, and of which steps."""
     return json_option(steps_option(all_steps_option(command)))
+
+
+every_option = click.option("--all", "every", is_flag=True, help="List all ranks, not only those that stand out.")
 
 
 def read_counted(source: tuple[Path, ...], steps: str | None, all_steps: bool) -> Counted:
@@ -123,7 +127,8 @@ def show(data: object, view: Callable[[], RenderableType], as_json: bool) -> Non
         return
     # In a file or a pipe nothing needs to fit a screen.
     console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
-    console.print(view(), highlight=False)
+    for part in stacked(view(), console.width):
+        console.print(part, highlight=False)
 
 
 @click.command("critical-path")
@@ -141,8 +146,11 @@ def critical_path_command(source: tuple[Path, ...], as_json: bool, steps: str | 
 
 @click.command("stragglers")
 @sources
+@every_option
 @analysis
-def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | None, all_steps: bool) -> None:
+def stragglers_command(
+    source: tuple[Path, ...], every: bool, as_json: bool, steps: str | None, all_steps: bool
+) -> None:
     """Print who made the others wait, when, why, and what it cost the job, worst first."""
     from ringtune.timeline.analysis.stragglers import stragglers
     from ringtune.timeline.analysis.tables import stragglers_view
@@ -150,7 +158,7 @@ def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | Non
     what = read_counted(source, steps, all_steps)
     found = stragglers(what.trace)
     first = found.sentences()[0]
-    show_counted(what, found.to_json(), lambda: stragglers_view(found), as_json=as_json, opening=first)
+    show_counted(what, found.to_json(), lambda: stragglers_view(found, every=every), as_json=as_json, opening=first)
 
 
 @click.command("efficiency")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from statistics import median
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ringtune.timeline.analysis.summary import RankSummary, Summary
-from ringtune.timeline.analysis.tables import new_table
+from ringtune.timeline.analysis.tables import new_table, standing_out
 from ringtune.timeline.units import bytes_text, ranks_text, rate_text, several, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 
@@ -20,19 +21,19 @@ _PHASES = (
 )
 
 
-def summary_view(summary: Summary) -> RenderableType:
-    """Return everything the summary knows, most important first."""
+def summary_view(summary: Summary, *, every: bool = False) -> RenderableType:
+    """Return everything the summary knows, most important first; `every`: of all ranks, however many."""
     parts: list[RenderableType] = [_headline(summary), *_warnings(summary)]
     if summary.ranks:
-        parts.append(phase_table(summary))
+        parts.append(phase_table(summary, every))
     if any(rank.stages.get(Stage.COMMUNICATE.label) for rank in summary.ranks):
-        parts.append(communication_table(summary))
+        parts.append(communication_table(summary, every))
     if summary.fusion:
         parts.append(fusion_line(summary))
     if summary.peer_waits:
-        parts.append(peer_wait_table(summary))
+        parts.append(peer_wait_table(summary, every))
     if summary.arrivals.ranks:
-        parts.append(arrival_table(summary))
+        parts.append(arrival_table(summary, every))
     if summary.knobs_versions:
         parts.append(knobs_table(summary))
     return Group(*parts)
@@ -81,24 +82,37 @@ def _warnings(summary: Summary) -> Iterator[Text]:
         yield Text(f"! {sentence}", style="yellow")
 
 
-def phase_table(summary: Summary) -> Table:
+def phase_table(summary: Summary, every: bool) -> Table:
     """Time per phase and rank: what the wall clock saw (overlapping spans count once)."""
     stages = [stage for stage in _PHASES if any(stage.label in rank.stages for rank in summary.ranks)]
     table = new_table("Time per phase", "rank", *(stage.label.replace("_", " ") for stage in stages))
-    for rank in summary.ranks:
+    ranks, table.caption = standing_out(summary.ranks, _unusual_wait(summary), every=every)
+    for rank in ranks:
         cells = [rank.stages.get(stage.label) for stage in stages]
         table.add_row(str(rank.rank), *(time_text(cell.busy_ns) if cell else "-" for cell in cells))
     return table
 
 
-def communication_table(summary: Summary) -> Table:
+def communication_table(summary: Summary, every: bool) -> Table:
     """Bytes, bandwidth, and how much of the communication the training had to wait for."""
     limit = "of the link" if summary.link_bytes_per_s else "of the fastest"
     columns = ("rank", "host", "bytes", "bus bandwidth", limit, "exposed", "overlapped", "wait of step")
     table = new_table("Communication", *columns)
-    for rank in summary.ranks:
+    ranks, table.caption = standing_out(summary.ranks, _unusual_wait(summary), every=every)
+    for rank in ranks:
         table.add_row(str(rank.rank), rank.host or "-", *_communication_cells(rank, _limit(summary)))
     return table
+
+
+def _unusual_wait(summary: Summary) -> Callable[[RankSummary], float]:
+    """How far a rank's waiting is from the others': the late one waits least, one on a bad link most."""
+
+    def waited(rank: RankSummary) -> float:
+        stage = rank.stages.get(Stage.WAIT.label) or rank.stages.get(Stage.COMMUNICATE.label)
+        return stage.busy_ns if stage else 0.0
+
+    usual = median(map(waited, summary.ranks)) if summary.ranks else 0.0
+    return lambda rank: abs(waited(rank) - usual)
 
 
 def _limit(summary: Summary) -> float:
@@ -130,21 +144,24 @@ def fusion_line(summary: Summary) -> Text:
     )
 
 
-def peer_wait_table(summary: Summary) -> Table:
+def peer_wait_table(summary: Summary, every: bool) -> Table:
     """Which rank was ready and waited for which peer."""
     table = new_table("Waited for another rank", "rank", "for rank", "times", "sum", "longest")
-    for wait in sorted(summary.peer_waits, key=lambda wait: -wait.total_ns):
+    ordered = sorted(summary.peer_waits, key=lambda wait: -wait.total_ns)
+    waits, table.caption = standing_out(ordered, lambda wait: wait.total_ns, every=every)
+    for wait in waits:
         cells = (str(wait.count), time_text(wait.total_ns), time_text(wait.longest_ns))
         table.add_row(str(wait.rank), str(wait.peer), *cells)
     return table
 
 
-def arrival_table(summary: Summary) -> Table:
+def arrival_table(summary: Summary, every: bool) -> Table:
     """Which ranks the others waited for."""
     arrivals = summary.arrivals
     title = f"Arrived last ({arrivals.tensors} tensors, {arrivals.tensors_undecided} too close to tell)"
     table = new_table(title, "rank", "tensors", "batches", "median late", "largest", "sum over batches")
-    for rank in arrivals.ranks:
+    ranks, table.caption = standing_out(arrivals.ranks, lambda rank: rank.batch_lateness_ns, every=every)
+    for rank in ranks:
         table.add_row(
             str(rank.rank),
             f"{rank.tensors_last} ({share_text(rank.tensors_last, arrivals.tensors)})",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -14,18 +18,77 @@ from ringtune.timeline.analysis.stragglers import RankLateness, Stragglers
 from ringtune.timeline.database import Answer
 from ringtune.timeline.units import share_text, time_text
 
+Row = TypeVar("Row")
+
 _LISTED = 12
+_GAP = 2
+"""Blanks between two columns."""
+_SAME_CAUSE = ("late", "p")
+"""Headers that need the one before them."""
+_MOST_RANKS, _WORST = 16, 8
+"""Of more ranks than the first only the second are listed."""
 _CAUSE_NAMES = {"late": "late (others waited)", "copy_in": "copy in", "copy_out": "copy out"}
 
 
 def new_table(title: str, *columns: str) -> Table:
     """Return an empty table; texts stand left, numbers right."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.caption_justify = "left"
     for column in columns:
         # On a narrow terminal the host gives way, never a number.
         is_host = column == "host"
         table.add_column(column, justify="left" if is_host else "right", no_wrap=not is_host, overflow="fold")
     return table
+
+
+def stacked(view: RenderableType, width: int) -> list[RenderableType]:
+    """Return what is shown with tables that are too wide cut into several, so that no number is ever cut.
+
+    Args:
+        view: Tables and lines, also in groups.
+        width: Characters of a line.
+    """
+    if isinstance(view, Group):
+        return [part for one in view.renderables for part in stacked(one, width)]
+    return list(_stacked(view, width)) if isinstance(view, Table) else [view]
+
+
+def _stacked(table: Table, width: int) -> Iterator[Table]:
+    """Parts of a table, each with its first column and as many others as fit."""
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    widths = [max(map(cell_len, [str(column.header), *of])) for column, of in zip(table.columns, cells, strict=True)]
+    groups: list[list[int]] = [[]]
+    for at in range(1, len(widths)):
+        if groups[-1] and widths[0] + sum(widths[one] + _GAP for one in (*groups[-1], at)) > width:
+            begin = [at]
+            while table.columns[begin[0]].header in _SAME_CAUSE and len(groups[-1]) > 1:
+                begin.insert(0, groups[-1].pop())
+            groups.append(begin[:-1])
+        groups[-1].append(at)
+    if len(groups) == 1:
+        yield table
+        return
+    for number, chosen in enumerate(groups):
+        headers = [str(table.columns[at].header) for at in (0, *chosen)]
+        part = new_table(f"{table.title}{' (continued)' if number else ''}", *headers)
+        for row in zip(*(cells[at] for at in (0, *chosen)), strict=True):
+            part.add_row(*row)
+        part.caption = table.caption if number == len(groups) - 1 else None
+        yield part
+
+
+def standing_out(rows: Sequence[Row], cost: Callable[[Row], float], *, every: bool) -> tuple[list[Row], str]:
+    """Return the rows of a table of ranks, and what it leaves out in words: of many ranks only the worst are listed.
+
+    Args:
+        rows: One or more a rank, in the order in which all are listed.
+        cost: How much a row stands out.
+        every: List all.
+    """
+    if every or len(rows) <= _MOST_RANKS:
+        return list(rows), ""
+    worst = sorted(rows, key=cost, reverse=True)[:_WORST]
+    return worst, f"the {_WORST} that stand out, of {len(rows)}; --all lists all"
 
 
 def critical_path_view(found: CriticalPath) -> RenderableType:
@@ -67,20 +130,25 @@ def _cause(name: str) -> str:
     return _CAUSE_NAMES.get(name, name)
 
 
-def stragglers_view(found: Stragglers) -> RenderableType:
-    """Who else made the others wait than the first sentence says, and the evidence."""
+def stragglers_view(found: Stragglers, *, every: bool = False) -> RenderableType:
+    """Who else made the others wait than the first sentence says, and the evidence; `every`: of all ranks."""
     table = new_table(
         f"Last in how many of {found.steps} steps, and by how much (batches that all ranks recorded: {found.batches})",
         "rank", "host", *(f"{cause}: steps" if part == 0 else ("late" if part == 1 else "p")
                           for cause in stragglers.CAUSES for part in range(3)), "carried over", "straggler",
     )  # fmt: skip
-    for rank in found.ranks:
+    ranks, table.caption = standing_out(found.ranks, _late_ns, every=every)
+    for rank in ranks:
         table.add_row(str(rank.rank), rank.host or "-", *_cause_cells(rank), time_text(rank.carried_ns),
                       ", ".join(rank.verdict) or "-")  # fmt: skip
     parts: list[RenderableType] = [*(Text(one) for one in found.sentences()[1:]), table]
     if len(found.hosts) > 1:
-        parts.append(_host_table(found))
+        parts.append(_host_table(found, every=every))
     return Group(*parts, *_lists(found))
+
+
+def _late_ns(rank: RankLateness) -> int:
+    return sum(cause.total_ns for cause in rank.causes.values())
 
 
 def _cause_cells(rank: RankLateness) -> list[str]:
@@ -91,9 +159,10 @@ def _cause_cells(rank: RankLateness) -> list[str]:
     return cells
 
 
-def _host_table(found: Stragglers) -> RenderableType:
+def _host_table(found: Stragglers, *, every: bool) -> RenderableType:
     table = new_table("By host", "host", "ranks", *(cause for cause in stragglers.CAUSES))
-    for host in found.hosts:
+    hosts, table.caption = standing_out(found.hosts, lambda host: sum(host.total_ns.values()), every=every)
+    for host in hosts:
         cells = [f"{host.steps_last[cause]} steps, {time_text(host.total_ns[cause])}" for cause in stragglers.CAUSES]
         table.add_row(host.host or "-", str(host.ranks), *cells)
     return table
