@@ -7,9 +7,11 @@ from html import escape
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from flask import Flask, Response, request
 
 from ringtune.dashboard import polling, routes
 from ringtune.dashboard.components import drawn_store, empty, follow_saving, run_head
@@ -83,6 +85,7 @@ def create_app(root: Path, prefix: str = "/") -> Dash:
     app.index_string = app.index_string.replace("{%css%}", early + "{%css%}")
     app.layout = _frame(context)
     _register(app, context)
+    _tell_missing(app, context)
     for page in MODULES.values():
         page.register(app, context)
     return app
@@ -118,6 +121,7 @@ def _frame(context: Context) -> dmc.MantineProvider:
         [
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="poll", interval=SHORTEST_INTERVAL_MS),
+            dcc.Store(id="title"),
             dcc.Store(id="stamp"),
             dcc.Store(id="status"),
             dcc.Store(id="news"),
@@ -139,11 +143,17 @@ def _frame(context: Context) -> dmc.MantineProvider:
 
 def _register(app: Dash, context: Context) -> None:
     @app.callback(
-        Output("page", "children"), Output("nav", "children"), Input("url", "pathname"), Input("url", "search")
+        Output("page", "children"),
+        Output("nav", "children"),
+        Output("title", "data"),
+        Input("url", "pathname"),
+        Input("url", "search"),
     )
-    def show(pathname: str | None, search: str | None) -> tuple[Any, Any]:
+    def show(pathname: str | None, search: str | None) -> tuple[Any, Any, str]:
         route = context.route(pathname, search)
-        return page_of(context, route), _nav(route, context.prefix)
+        return page_of(context, route), _nav(route, context.prefix), title_of(context, route)
+
+    app.clientside_callback(ClientsideFunction("ringtune", "title"), Input("title", "data"))  # type: ignore[no-untyped-call]
 
     polling.register(app, context, NEWS)
     app.clientside_callback(  # type: ignore[no-untyped-call]
@@ -218,6 +228,29 @@ def page_of(context: Context, route: Route) -> html.Div:
     return html.Div(
         [html.Div(run_head(run, route.page, context.prefix), id="run-head"), MODULES[route.page].layout(context, route)]
     )
+
+
+def title_of(context: Context, route: Route) -> str:
+    """Return what the browser calls a page in its tab and history."""
+    word = next((page.word for page in PAGES if page.name == route.page), "No such page")
+    run = context.run(route) if route.run else None
+    if route.run:
+        word = f"{plain(run.name, 60)}: {word}" if run is not None else "No such run"
+    return f"{word} - ringtune"
+
+
+def _tell_missing(app: Dash, context: Context) -> None:
+    """Answer addresses of no page and of no run with 404; the page itself says so in words."""
+    server = app.server
+    assert isinstance(server, Flask)
+
+    @server.after_request
+    def missing(response: Response) -> Response:
+        if response.status_code == 200 and response.mimetype == "text/html":
+            route = context.route(urlsplit(request.environ.get("REQUEST_URI", request.path)).path, "")
+            if route.page == "unknown" or (route.run and context.run(route) is None):
+                response.status_code = 404
+        return response
 
 
 def _nav(route: Route, prefix: str) -> list[dcc.Link]:

@@ -200,6 +200,9 @@ window.dash_clientside.ringtune = {
     }
     return "rt-sketch rt-sketch-done";
   },
+  title: function (words) {
+    if (words) document.title = words;
+  },
   // Light or dark: what the user chose last, else what the system prefers.
   scheme: function (clicks, known) {
     const preferred = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
