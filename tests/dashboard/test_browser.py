@@ -146,7 +146,9 @@ def test_empty_pages_say_what_to_do(visit: Visit, url: str, path: str, text: str
     visit.page.wait_for_selector(f"text={text} >> visible=true")
     visit.page.wait_for_timeout(300)
     assert visit.page.locator(".js-plotly-plot >> visible=true").count() == 0
-    assert visit.complaints == []
+    missing = text in ("This run is not here", "There is no such page")
+    # The browser itself complains of a 404, once.
+    assert [one for one in visit.complaints if "404" not in one] == [] and len(visit.complaints) == missing
 
 
 def test_an_empty_folder_says_how_to_start(visit: Visit, tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
+
+from ringtune.dashboard.page_registry import TABS
 from tests.dashboard.conftest import Visit
 
 
@@ -31,6 +34,27 @@ def test_what_if_answers_while_a_dial_is_turned_and_its_address_restores_it(
     visit.until("window.location.search === ''")
     assert visit.complaints == []
     assert visit.outside(url) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_page_fits_and_has_its_title(width: int, visit: Visit, url: str, runs: dict[str, Path]) -> None:
+    page = visit.page
+    page.set_viewport_size({"width": width, "height": 844})
+    run = f"/run/{quote(runs['done'].name)}"
+    titles = set()
+    for path in ("/", "/compare", "/scaling", run, *(f"{run}/{tab}" for tab in TABS if tab != "overview")):
+        page.goto(url + path)
+        page.wait_for_selector("#page > *")
+        visit.until("document.title !== 'ringtune'")
+        page.wait_for_timeout(500)  # figures and tables are drawn after the page has come
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, f"{path}: {wide} pixels"
+        header = page.locator("#scheme-toggle").bounding_box()
+        assert header is not None and header["y"] + header["height"] <= 54, path
+        titles.add(page.title())
+    assert len(titles) == 3 + len(TABS)
+    assert visit.complaints == []
 
 
 def test_what_if_without_a_timeline_says_how_to_get_one(visit: Visit, url: str) -> None:
