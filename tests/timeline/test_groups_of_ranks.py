@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtune.timeline.analysis.arrivals import arrivals, clock_errors
-from ringtune.timeline.analysis.batches import batch_table
+from ringtune.timeline.analysis.batches import batch_table, numbered
 from ringtune.timeline.analysis.lateness import lateness_by_cause
 from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.spans import SpanTable, Trace, concatenate
-from tests.timeline.helpers import trace_of
+from ringtune.timeline.vocabulary import Stage
+from tests.timeline.helpers import make_spans, trace_of
 from tests.timeline.scenario import Scenario
 from tests.timeline.test_ground_truth import plans
 
@@ -84,3 +85,13 @@ def test_chances_follow_the_group() -> None:
     table = batch_table(larger)
     found, _ = lateness_by_cause(larger, table.take(table.whole), clock_errors(larger))
     assert {float(one) for late in found.values() for one in np.unique(late.chance)} == {0.5}
+
+
+@pytest.mark.parametrize("name", ["RING_SEND", "RING_RECV", "gloo:send", "nccl:recv 0<-1"])
+def test_a_send_is_no_collective_of_all_ranks(name: str) -> None:
+    def named(name: str) -> SpanTable:
+        tables = [make_spans([(0, 5), (10, 15)], stage=Stage.COMMUNICATE, rank=rank) for rank in range(3)]
+        return replace(concatenate(tables), names=(name,))
+
+    assert not numbered(named(name)).batch.any()
+    assert sorted(numbered(named("gloo:all_reduce")).batch.tolist()) == [1, 1, 1, 2, 2, 2]

@@ -10,6 +10,7 @@ without any clock.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -20,6 +21,9 @@ from ringtune.timeline.spans import UNKNOWN, Codes, Ints, Mask, SpanTable, Trace
 from ringtune.timeline.vocabulary import RING_PREFIX, Stage
 
 MISSING = -(2**62)
+
+_BETWEEN_TWO = re.compile(rf"(?:^{RING_PREFIX}|^\w+:)(?:send|recv)\b", re.IGNORECASE)
+"""Names of sends and receives, of ringtune's and of PyTorch's profiler."""
 
 _KNOWS_WAITING = np.zeros(256, dtype=np.bool_)
 _KNOWS_WAITING[[Stage.WAIT, Stage.NEGOTIATE, Stage.QUEUE]] = True
@@ -108,8 +112,9 @@ def numbered(spans: SpanTable) -> SpanTable:
 
     Other tools do not number batches; equal ranks run equal collectives in equal order. A send is no collective.
     """
-    between_two = spans.name_mask(f"{RING_PREFIX}SEND") | spans.name_mask(f"{RING_PREFIX}RECV")
-    where = np.flatnonzero(spans.in_stage(Stage.COMMUNICATE) & (spans.batch == 0) & ~between_two)
+    between_two = np.array([_BETWEEN_TWO.search(name) is not None for name in spans.names], dtype=np.bool_)
+    where = np.flatnonzero(spans.in_stage(Stage.COMMUNICATE) & (spans.batch == 0))
+    where = where[~between_two[spans.name[where]]]
     if not len(where) or np.any(spans.batch[spans.in_stage(Stage.COMMUNICATE)] > 0):
         return spans
     order = np.lexsort((spans.begin_ns[where], spans.name[where], spans.step[where], spans.rank[where]))
