@@ -16,13 +16,14 @@ from typing import Any
 
 ARGUMENTS = {
     "RINGTUNE_BUCKET_CAP_MB": ("DistributedDataParallel", "bucket_cap_mb"),
+    "RINGTUNE_DDP_FIRST_BUCKET_MB": ("DistributedDataParallel", "first_bucket_mb"),
     "RINGTUNE_DDP_BUCKET_VIEW": ("DistributedDataParallel", "gradient_as_bucket_view"),
     "RINGTUNE_DDP_STATIC_GRAPH": ("DistributedDataParallel", "static_graph"),
     "RINGTUNE_FSDP_RESHARD": ("fully_shard", "reshard_after_forward"),
     "RINGTUNE_FSDP_PREFETCH": ("fully_shard", "prefetch"),
     "RINGTUNE_LOADER_WORKERS": ("DataLoader", "num_workers"),
 }
-"""Variables, and the argument of which part of torch's each sets; ``prefetch`` is ringtune's own."""
+"""Variables, and the argument of which part of torch's each sets; ``first_bucket_mb`` and ``prefetch`` are our own."""
 
 STEPS = "_RINGTUNE_STEPS"
 """Set in the runs of ``ringtune tune --restarts``: steps are counted in jobs of any backend. It is no setting."""

@@ -76,6 +76,7 @@ class Config:
     gpu_part_bytes: int = 8 << 20
     compression: str = CASTS[0]
     bucket_cap_mb: int | None = None
+    first_bucket_mb: float | None = None
     gradient_as_bucket_view: bool | None = None
     static_graph: bool | None = None
     reshard_after_forward: bool | None = None

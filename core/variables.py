@@ -189,6 +189,9 @@ VARIABLES: tuple[Variable, ...] = (
         choices=CASTS,
     ),
     Variable("BUCKET_CAP_MB", "bucket_cap_mb", "int", None, "MiB", "DDP's bucket size, over the script's.", None, 1),
+    Variable(
+        "DDP_FIRST_BUCKET_MB", "first_bucket_mb", "float", None, "MiB", "Size of DDP's first bucket alone.", None, 0.001
+    ),
     Variable("DDP_BUCKET_VIEW", "gradient_as_bucket_view", "bool", None, "", "DDP's gradients are views of buckets."),
     Variable(
         "DDP_STATIC_GRAPH",

@@ -140,13 +140,17 @@ def script_lines(settings: Mapping[str, str]) -> list[str]:
     """Return the lines of a script that do what variables of torch's parts do."""
     words: dict[str, list[str]] = {}
     lines: list[str] = []
-    for name, value in settings.items():
+    given = dict(settings)
+    if (first := given.pop("RINGTUNE_DDP_FIRST_BUCKET_MB", None)) is not None:
+        others = given.pop("RINGTUNE_BUCKET_CAP_MB", "25")
+        words["DistributedDataParallel"] = [f"bucket_cap_mb_list=[{first}, {others}]"]
+    for name, value in given.items():
         part, argument = ARGUMENTS.get(name, ("", ""))
         if argument == "prefetch":
             lines += [line.format(value) for line in _PREFETCH]
         elif part:
             words.setdefault(part, []).append(f"{argument}={value == '1' if argument in _SWITCHES else value}")
-    return [*(_CALLS[part].format(", ".join(given)) for part, given in words.items()), *lines]
+    return [*(_CALLS[part].format(", ".join(words[part])) for part in words), *lines]
 
 
 def environment(result: ResultRecord) -> list[str]:

@@ -21,6 +21,9 @@ from ringtune.config import Config
 Names = Mapping[str, str]
 """Variables, and the argument that each sets."""
 
+_CAP_MB, _FIRST_MB = 25, 1
+"""DDP's own sizes of buckets."""
+
 _made: dict[str, str] = {}
 """What the first of each kind in this process was made with, as the variables that set it."""
 
@@ -38,8 +41,14 @@ def make_ddp(names: Names, original: Any, arguments: tuple[Any, ...], options: d
         ConfigError: A variable cannot be understood.
     """
     bound = _bound(names, original, arguments, options)
+    first, cap = bound.arguments.pop("first_bucket_mb", None), bound.arguments["bucket_cap_mb"]
+    if "bucket_cap_mb_list" not in bound.arguments:  # older than torch 2.13
+        first, names = None, {variable: name for variable, name in names.items() if name != "first_bucket_mb"}
+    elif first is not None:
+        bound.arguments["bucket_cap_mb_list"] = [first, cap or _CAP_MB]
     original(*bound.args, **bound.kwargs)
-    _tell_made(names, bound.arguments | {"bucket_cap_mb": bound.arguments["bucket_cap_mb"] or 25})
+    own = {"bucket_cap_mb": cap or _CAP_MB, "first_bucket_mb": first or cap or _FIRST_MB}
+    _tell_made(names, bound.arguments | own)
 
 
 def make_loader(names: Names, original: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -101,7 +110,7 @@ def _tell_made(names: Names, arguments: dict[str, Any]) -> None:
 
 def _text(value: float | None) -> str:
     """Return the value of an argument as a variable has it; empty: torch decides."""
-    return "" if value is None else str(int(value))
+    return "" if value is None else f"{float(value):g}"
 
 
 def tell() -> None:

@@ -15,7 +15,7 @@ NCCL = {one.variable for one in CHOICES if one.variable.startswith("NCCL_")} | {
     "RINGTUNE_GPU_DATA_PATH",
     "RINGTUNE_GPU_PART_BYTES",
 }
-DDP = {"RINGTUNE_BUCKET_CAP_MB", "RINGTUNE_DDP_BUCKET_VIEW"}
+DDP = {"RINGTUNE_BUCKET_CAP_MB", "RINGTUNE_DDP_FIRST_BUCKET_MB", "RINGTUNE_DDP_BUCKET_VIEW"}
 MADE = dict.fromkeys(DDP, "")
 FSDP = {"RINGTUNE_FSDP_RESHARD": "", "RINGTUNE_FSDP_PREFETCH": "0"}
 LOADER = {"RINGTUNE_LOADER_WORKERS": "4"}
@@ -34,7 +34,7 @@ GLOO = "cpu:gloo,cuda:gloo"
         (Place(2, 1, nccl=True, backend="nccl"), {name for name in NCCL if name.startswith("NCCL_")}),
         (
             Place(local=2, threads=8, backend=GLOO, made={**MADE, "RINGTUNE_DDP_BUCKET_VIEW": "1"}),
-            {"RINGTUNE_BUCKET_CAP_MB", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"},
+            {"RINGTUNE_BUCKET_CAP_MB", "RINGTUNE_DDP_FIRST_BUCKET_MB", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"},
         ),
         (Place(2, 1, threads=8, backend=GLOO, made=FSDP | LOADER), {*FSDP, *LOADER, "OMP_NUM_THREADS"}),
         (Place(local=2, threads=8, backend=GLOO), set()),  # what computes there is not known

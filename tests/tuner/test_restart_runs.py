@@ -240,12 +240,16 @@ def test_a_plain_job_of_ddps_is_tuned_from_outside(tmp_path: Path) -> None:
     assert (first.failure, len(first.times), first.backend) == ("", 5, "cpu:gloo,cuda:gloo")
     assert first.made == {
         "RINGTUNE_BUCKET_CAP_MB": "1",
+        "RINGTUNE_DDP_FIRST_BUCKET_MB": "1",
         "RINGTUNE_DDP_BUCKET_VIEW": "0",
         "RINGTUNE_DDP_STATIC_GRAPH": "0",
     }
     assert first.workload.collectives == 4
     other = runner.run(setting(RINGTUNE_BUCKET_CAP_MB="100", RINGTUNE_DDP_BUCKET_VIEW="1"), lambda times: False)
     assert (other.failure, other.workload) == ("", Workload(1, first.workload.bytes))
+    split = setting(RINGTUNE_BUCKET_CAP_MB="100", RINGTUNE_DDP_FIRST_BUCKET_MB="0.5")
+    two = runner.run(split, lambda times: False)
+    assert (two.failure, two.workload) == ("", Workload(2, first.workload.bytes))
 
 
 FSDP = """
@@ -307,6 +311,13 @@ def test_the_result_is_a_line_of_the_script_too() -> None:
     settings = {"RINGTUNE_BUCKET_CAP_MB": "50", "RINGTUNE_DDP_BUCKET_VIEW": "1", "OMP_NUM_THREADS": "1"}
     assert script_lines(settings) == ["DistributedDataParallel(model, bucket_cap_mb=50, gradient_as_bucket_view=True)"]
     assert script_lines({"OMP_NUM_THREADS": "1"}) == []
+    settings = {"RINGTUNE_DDP_BUCKET_VIEW": "1", "RINGTUNE_DDP_FIRST_BUCKET_MB": "0.25"}
+    assert script_lines(settings) == [
+        "DistributedDataParallel(model, bucket_cap_mb_list=[0.25, 25], gradient_as_bucket_view=True)"
+    ]
+    assert script_lines({"RINGTUNE_BUCKET_CAP_MB": "50", "RINGTUNE_DDP_FIRST_BUCKET_MB": "4"}) == [
+        "DistributedDataParallel(model, bucket_cap_mb_list=[4, 50])"
+    ]
     settings = {"RINGTUNE_FSDP_RESHARD": "0", "RINGTUNE_FSDP_PREFETCH": "2", "RINGTUNE_LOADER_WORKERS": "4"}
     assert script_lines(settings) == [
         "fully_shard(module, reshard_after_forward=False)",

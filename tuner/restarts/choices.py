@@ -93,6 +93,7 @@ CHOICES = (
     Choice("RINGTUNE_ALGORITHM_TABLE", TABLES, _network),
     Choice("RINGTUNE_COMPRESSION", ("bf16", "fp16"), lambda place: _network(place) and place.lossy),
     Choice("RINGTUNE_BUCKET_CAP_MB", ("10", "50", "100", "5")),
+    Choice("RINGTUNE_DDP_FIRST_BUCKET_MB", ("0.25", "4")),
     Choice("RINGTUNE_DDP_BUCKET_VIEW", ("1",)),
     Choice("RINGTUNE_FSDP_RESHARD", ("0",)),
     Choice("RINGTUNE_FSDP_PREFETCH", ("1", "2")),
