@@ -158,9 +158,10 @@ def closing_words(records: Sequence[Record], run: Path) -> list[str]:
         ]
     trials = [record for record in records if isinstance(record, TrialRecord) and record.source != "confirm"]
     if result is None:
+        kept = f"{several(len(trials), 'trial')} {'is' if len(trials) == 1 else 'are'} kept for the next session"
         return [
-            f"ringtune tune: the job ended before the search was finished and without saying so; "
-            f"the next session has {several(len(trials), 'trial')} of it (journal: {layout.tuning_journal(run)})"
+            f"ringtune tune: the job ended before the search was finished and without saying so; {kept} "
+            f"(journal: {layout.tuning_journal(run)})"
         ]
     lines = [f"ringtune tune: {sentence(result)}"]
     balance = f"time {'lost' if result.lost_ns >= 0 else 'won'} by searching {abs(result.lost_ns) / 1e9:.2f} s"
