@@ -246,10 +246,12 @@ def test_a_plain_job_of_ddps_is_tuned_from_outside(tmp_path: Path) -> None:
     }
     assert first.workload.collectives == 4
     other = runner.run(setting(RINGTUNE_BUCKET_CAP_MB="100", RINGTUNE_DDP_BUCKET_VIEW="1"), lambda times: False)
-    assert (other.failure, other.workload) == ("", Workload(1, first.workload.bytes))
+    # Beside the gradients there may be some bytes of DDP's own in a step.
+    same_bytes = pytest.approx(first.workload.bytes, rel=0.01)
+    assert (other.failure, other.workload.collectives, other.workload.bytes) == ("", 1, same_bytes)
     split = setting(RINGTUNE_BUCKET_CAP_MB="100", RINGTUNE_DDP_FIRST_BUCKET_MB="0.5")
     two = runner.run(split, lambda times: False)
-    assert (two.failure, two.workload) == ("", Workload(2, first.workload.bytes))
+    assert (two.failure, two.workload.collectives, two.workload.bytes) == ("", 2, same_bytes)
 
 
 FSDP = """
