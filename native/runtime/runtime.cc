@@ -372,10 +372,10 @@ void Runtime::record_foreign(std::string_view name, Span span) {
   if (span.stage == Stage::kCommunicate) {
     add(counters.communicate_ns, span.end_ns - span.begin_ns);
     add(counters.batches, std::uint64_t{1});
-    if (span.kind < kCollectiveKinds) {
-      add(counters.traffic[span.kind].bytes, span.bytes);
-      add(counters.traffic[span.kind].operations, std::uint64_t{1});
-    }
+  }
+  if (span.stage == Stage::kNegotiate && span.kind < kCollectiveKinds) {  // its end may be seen a step later
+    add(counters.traffic[span.kind].bytes, span.bytes);
+    add(counters.traffic[span.kind].operations, std::uint64_t{1});
   }
   if (!tracer.recording()) return;
   span.name_id = tracer.intern(name);
