@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin
 
 import click
 
@@ -74,8 +74,7 @@ def _guide(place: Path) -> None:
     images.mkdir(exist_ok=True)
     with _browser(run.parent) as page:
         _picture_of_timeline(page, run, images / "ddp-timeline.png")
-        address = urlsplit(page.url)
-        page.goto(f"{address.scheme}://{address.netloc}{routes.href(routes.Route('stragglers', run.name))}")
+        page.goto(urljoin(page.url, routes.href(routes.Route("stragglers", run.name))))
         page.wait_for_selector(".js-plotly-plot .main-svg")
         settled(page)
         page.screenshot(path=str(images / "ddp-stragglers.png"))
@@ -148,9 +147,7 @@ def _browser(runs: Path) -> Iterator[Any]:
 
 def _picture_of_timeline(page: Any, run: Path, path: Path) -> None:
     """Take a run's timeline, with the critical path and one batch followed."""
-    address = urlsplit(page.url)
-    route = routes.href(_route(trace.load(run, trace.sources(run)), run.name))
-    page.goto(f"{address.scheme}://{address.netloc}{route}")
+    page.goto(urljoin(page.url, routes.href(_route(trace.load(run, trace.sources(run)), run.name))))
     page.wait_for_selector("#timeline-batch")
     settled(page)
     page.locator("#timeline-charts").screenshot(path=str(path))

@@ -68,41 +68,39 @@ def _watch(of_torch: Any) -> None:
         except Exception as error:
             print(f"ringtune warning: this process is not recorded: {error}", file=sys.stderr, flush=True)
 
-    modules: list[Any] = list(sys.modules.values())
-    for module in modules:  # torch's own modules hold the function too
-        if _holds(module, original):
-            setattr(module, original.__name__, init_process_group)
+    _put(original, init_process_group)
 
 
 def _set_arguments(parts: set[str]) -> None:
     """Give parts of torch's what the environment says; what that needs is loaded when the first one is made."""
-    if (ddp := "DistributedDataParallel") in parts:
-        _replace((ddp, "make_ddp"), sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel, "__init__")
-    if (loader := "DataLoader") in parts:
-        _replace((loader, "make_loader"), sys.modules["torch.utils.data.dataloader"].DataLoader, "__init__")
-    if (shard := "fully_shard") in parts:
+    for module, part in (("torch.nn.parallel.distributed", "DistributedDataParallel"),
+                         ("torch.utils.data.dataloader", "DataLoader")):  # fmt: skip
+        if part in parts:
+            made: Any = getattr(sys.modules[module], part)
+            made.__init__ = _maker(part, made.__init__)
+    if "fully_shard" in parts:
         with contextlib.suppress(ImportError):  # a torch without FSDP2
-            import torch.distributed.fsdp as fsdp
+            from torch.distributed.fsdp import fully_shard
 
-            holders = [module for module in list(sys.modules.values()) if _holds(module, fsdp.fully_shard)]
-            _replace((shard, "shard"), fsdp, shard, *holders)
-
-
-def _holds(module: Any, function: Any) -> bool:
-    """Whether a module of torch's holds a function under its own name."""
-    return getattr(module, "__name__", "").startswith("torch.") and vars(module).get(function.__name__) is function
+            _put(fully_shard, _maker("fully_shard", fully_shard))
 
 
-def _replace(part: tuple[str, str], owner: Any, name: str, *others: Any) -> None:
-    """Let a function of `ringtune.torch.part_settings` make what one of torch's makes: `part` names thing and maker."""
-    original = getattr(owner, name)
-    names = {variable: argument for variable, (of, argument) in ARGUMENTS.items() if of == part[0]}
+def _maker(part: str, original: Any) -> Any:
+    """Return what makes a part of torch's with the arguments of the environment."""
+    names = {variable: argument for variable, (of, argument) in ARGUMENTS.items() if of == part}
 
     @functools.wraps(original)
     def make(*arguments: Any, **options: Any) -> Any:
         from ringtune.torch import part_settings
 
-        return getattr(part_settings, part[1])(names, original, arguments, options)
+        return part_settings.MAKERS[part](names, original, arguments, options)
 
-    for one in (owner, *others):
-        setattr(one, name, make)
+    return make
+
+
+def _put(original: Any, replacement: Any) -> None:
+    """Put a function in the place of one of torch's, in all of torch's modules that hold it under its name."""
+    name = original.__name__
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("torch.") and vars(module).get(name) is original:
+            setattr(module, name, replacement)

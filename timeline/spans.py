@@ -107,6 +107,10 @@ class SpanTable:
         table = np.array([value if isinstance(value, int) else missing for value in values], dtype=np.int64)
         return table[self.facts]
 
+    def process_sets(self) -> Ints:
+        """The number of each span's process set or group; 0: all ranks."""
+        return np.maximum(self.fact("process_set", 0), 0)
+
     def name_mask(self, predicate: str) -> Mask:
         """Which spans' names start with this text."""
         hit = np.array([name.startswith(predicate) for name in self.names], dtype=np.bool_)

@@ -84,6 +84,10 @@ def shard(names: Names, original: Any, arguments: tuple[Any, ...], options: dict
     return result
 
 
+MAKERS = {"DistributedDataParallel": make_ddp, "DataLoader": make_loader, "fully_shard": shard}
+"""What makes each part of torch's that settings are for."""
+
+
 def _prefetch(outer: Any, inner: Sequence[Any], ahead: int) -> None:
     """Have each of the inner modules, in the order in which they run, fetch the parameters of some after it."""
     outer.set_modules_to_forward_prefetch(inner[:ahead])

@@ -224,9 +224,11 @@ def _known(knobs: Mapping[str, int]) -> Knobs | None:
 def _lines(past: TuningHistory, result: TuningResult) -> list[str]:
     """Return what keeps the result: lines of the environment, and of the script where there are some."""
     if past.with_restarts:
-        kept = [f"{name}={value}" for name, value in past.kept.items()]
         script = messages.script_lines(past.kept)
-        return [f"To keep it: {' '.join(kept)}.", *([f"Or in the script: {'; '.join(script)}."] if script else [])]
+        return [
+            f"To keep it: {messages.variables(past.kept)}.",
+            *([f"Or in the script: {'; '.join(script)}."] if script else []),
+        ]
     known = _known(result.knobs)
     return [f"To keep it: {' '.join(messages.knob_lines(known))}."] if known is not None else []
 

@@ -145,7 +145,7 @@ def tensor_submits(negotiate: SpanTable) -> Submits:
     """One submission per rank, tensor and batch; tensors without a batch are matched by their order."""
     rank, tensor, batch = (column.astype(np.int64) for column in (negotiate.rank, negotiate.tensor, negotiate.batch))
     turn = np.where(batch > 0, batch, -1 - _occurrence(rank, tensor, negotiate.begin_ns))
-    return _first_of_each(_number(tensor, turn), rank, negotiate.begin_ns, tensor, _set_of(negotiate))
+    return _first_of_each(_number(tensor, turn), rank, negotiate.begin_ns, tensor, negotiate.process_sets())
 
 
 def _batch_submits(negotiate: SpanTable) -> Submits:
@@ -154,11 +154,7 @@ def _batch_submits(negotiate: SpanTable) -> Submits:
     order = np.argsort(-fused.begin_ns, kind="stable")
     fused = fused.take(order)
     rank, tensor = fused.rank.astype(np.int64), fused.tensor.astype(np.int64)
-    return _first_of_each(_number(fused.batch), rank, fused.begin_ns, tensor, _set_of(fused))
-
-
-def _set_of(spans: SpanTable) -> Ints:
-    return np.maximum(spans.fact("process_set", 0), 0)
+    return _first_of_each(_number(fused.batch), rank, fused.begin_ns, tensor, fused.process_sets())
 
 
 def horovod_ticks(trace: Trace) -> Ticks:

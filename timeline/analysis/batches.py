@@ -145,7 +145,7 @@ def batch_table(trace: Trace) -> BatchTable:
     (out,) = _of_stage(spans, Stage.COPY_OUT, about, "end_ns")
     done = np.maximum(out, end)
     unheard = submit == MISSING
-    members = _members(np.maximum(runs.fact("process_set", 0)[first], 0), begin != MISSING)
+    members = _members(runs.process_sets()[first], begin != MISSING)
     awaited_peer, peer_wait_ns = _awaited_peers(spans, about, begin, members)
     (ready,) = _of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns")
     (copied,) = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")  # one span where it is packed on a GPU
