@@ -22,9 +22,13 @@ from ringtune.bootstrap.interfaces import address_of
 from ringtune.errors import ConfigError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.output_file import expanded
-from ringtune.variable import FORMER_NAMES, PREFIX, TWIN_PREFIX, Variable, current_name
+from ringtune.variable import FORMER_NAMES, PREFIX, TWIN_PREFIX, Variable, current_name, without_password
 from ringtune.variables import CASTS, DETAILS, VARIABLES
 
+FEWEST_SECRET_CHARACTERS = 16
+"""Of a job's secret; 32 hexadecimal digits are as many bits as anybody needs."""
+
+_PRIVATE = frozenset({"STORE", "JOB", "SECRET", "SECRET_FILE"})
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
@@ -45,6 +49,8 @@ class Config:
     hostname: str | None = None
     store: tuple[str, int] | None = None
     job: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    secret_file: Path | None = None
     worker: int | None = None
     launcher: bool = False
     run_dir: Path | None = None
@@ -89,6 +95,7 @@ class Config:
     interface_address: str | None = None
     start_timeout_ns: int = 120_000_000_000
     elastic_timeout_ns: int = 600_000_000_000
+    liveness_timeout_ns: int = 60_000_000_000
     idle_timeout_ns: int = 0
     thread_affinity: tuple[int, ...] = ()
     dynamic_process_sets: bool = False
@@ -166,8 +173,12 @@ class Config:
         return self.timeline is not None and self.timeline.name.upper() == "DYNAMIC"
 
     def as_dict(self) -> dict[str, object]:
-        """Return the settings that were given as JSON values by variable name, for ``run.json``."""
-        return {PREFIX + name: _plain(getattr(self, _BY_NAME[name].field)) for name in sorted(self.given)}
+        """Return the settings that were given as JSON values by variable name, for ``run.json``.
+
+        What would let a reader of the file into the job or into a study's database is left out.
+        """
+        values = {name: _plain(getattr(self, _BY_NAME[name].field)) for name in sorted(self.given - _PRIVATE)}
+        return {PREFIX + name: without_password(value) for name, value in values.items()}
 
 
 _said: set[str] = set()
@@ -202,6 +213,8 @@ def parse(variable: Variable, source: str, text: str) -> object:
         if text.lower() not in variable.choices:
             raise ConfigError(f"{source}={text!r}: expected one of {', '.join(variable.choices)}")
         return text.lower()
+    if variable.kind == "secret":
+        return _parse_secret(source, text)
     if variable.kind == "address":
         return parse_address(source, text)
     if variable.kind == "steps":
@@ -209,6 +222,12 @@ def parse(variable: Variable, source: str, text: str) -> object:
     if variable.kind == "cores":
         return _parse_cores(source, text)
     return expanded(text) if variable.kind == "path" else text
+
+
+def _parse_secret(source: str, text: str) -> str:
+    if len(text) < FEWEST_SECRET_CHARACTERS:  # the text itself is not to be shown
+        raise ConfigError(f"{source}: expected at least {FEWEST_SECRET_CHARACTERS} characters, it has {len(text)}")
+    return text
 
 
 def parse_address(source: str, text: str) -> tuple[str, int]:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 from ringtune.errors import RingtuneError
@@ -66,6 +67,35 @@ def write_output(path: str | os.PathLike[str], content: bytes, error: type[Ringt
         part.write_bytes(content)
 
 
+def make_private(folder: Path) -> Path:
+    """Make a folder and those above it that are missing, for this user alone whatever the umask; return it.
+
+    Run folders are such: traces and logs of a job concern nobody else until its user opens them (``chmod``).
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def open_private(path: Path, mode: str) -> FileIO:
+    """Open a file of a run folder without a buffer, for this user alone whatever the umask; folders are made.
+
+    Args:
+        path: The file.
+        mode: As for `open`: ``ab`` or ``wb``.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    make_private(path.parent)
+    write = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    return FileIO(os.open(path, write | (os.O_APPEND if mode == "ab" else os.O_TRUNC), 0o600), mode)
+
+
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return a path with ``~`` replaced by the home folder, where there is one."""
     found = Path(path)
@@ -111,8 +141,10 @@ def _replaced(path: Path) -> Iterator[Path]:
     part = target.with_name(f".{target.name[:48]}.{os.getpid()}.{threading.get_native_id()}.part")
     try:
         yield part
-        with suppress(FileNotFoundError):
+        if target.exists():
             part.chmod(stat.S_IMODE(target.stat().st_mode))
+        elif not target.parent.stat().st_mode & 0o077:
+            part.chmod(0o600)  # what nobody else may enter holds nothing that others may read
         os.replace(part, target)
     finally:
         with suppress(OSError):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ringtune import layout, live_timeline, native, runfolder
 from ringtune.config import Config
 from ringtune.errors import RingtuneError, TraceIoError
+from ringtune.output_file import make_private
 
 FULL = "full"
 
@@ -68,7 +69,7 @@ class Recording:
         session, config = self.session, self.session.config
         run = session.ensure_run_folder()
         part = layout.timeline_part(run, session.rank)
-        part.parent.mkdir(parents=True, exist_ok=True)
+        make_private(part.parent)
         if not self._cleared:
             self._clear(part)
         with native.translated():

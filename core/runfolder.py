@@ -19,7 +19,8 @@ import orjson
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
-from ringtune.output_file import output_file
+from ringtune.output_file import make_private, output_file
+from ringtune.variable import without_password
 
 
 @dataclass
@@ -83,7 +84,8 @@ def create(run: Path, record: RunRecord) -> None:
     Raises:
         RingtuneError: The folder cannot be written.
     """
-    write_json(layout.run_file(run), {"format": layout.FORMAT, **asdict(record)})
+    command = [str(without_password(word)) for word in record.command]
+    write_json(layout.run_file(run), {"format": layout.FORMAT, **asdict(replace(record, command=command))})
 
 
 def begin(run: Path, record: RunRecord) -> None:
@@ -160,7 +162,13 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     Raises:
         RingtuneError: It cannot be written.
     """
-    with output_file(path, hint="choose another --run-dir") as part:
+    hint = "choose another --run-dir"
+    try:
+        make_private(path.parent)
+    except OSError as error:
+        raise RingtuneError(f"{path}: cannot be written: {error.strerror or error}; {hint}") from error
+    with output_file(path, hint=hint) as part:
+        part.touch(mode=0o600)
         part.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 PREFIX = "RINGTUNE_"
 TWIN_PREFIX = "HOROVOD_"
+_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]*@")
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,8 @@ class Variable:
     Attributes:
         name: Name without ``RINGTUNE_``.
         field: Name of the attribute of `ringtune.config.Config` that holds the parsed value.
-        kind: ``int``, ``float``, ``bool``, ``str``, ``path``, ``address``, ``choice``,
-            ``switch`` (auto, on, off), ``steps`` or ``cores``.
+        kind: ``int``, ``float``, ``bool``, ``str``, ``secret``, ``path``, ``address``,
+            ``choice``, ``switch`` (auto, on, off), ``steps`` or ``cores``.
         default: Value when the variable is unset, in the field's unit.
         unit: Unit of the text in the environment, empty if it has none.
         meaning: One sentence for the table in the README.
@@ -46,3 +48,8 @@ def current_name(name: str) -> str:
     """Return today's name of a variable, with its prefix; any other name as it is."""
     former = FORMER_NAMES.get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
     return PREFIX + former if former else name
+
+
+def without_password(value: object) -> object:
+    """Return a text without the password of a URL in it (``postgresql://ann:...@db``); other values as they are."""
+    return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value

@@ -29,6 +29,15 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("HOSTNAME", "hostname", "str", None, "", "Name of this host; ranks of one name share memory.", "HOSTNAME"),
     Variable("STORE", "store", "address", None, "host:port", "Rendezvous store through which the ranks meet."),
     Variable("JOB", "job", "str", None, "", "Name of the job, the same on all its ranks."),
+    Variable(
+        "SECRET",
+        "secret",
+        "secret",
+        None,
+        "",
+        "What the processes of a job know and nobody else does; `ringtune run` makes one for each job.",
+    ),
+    Variable("SECRET_FILE", "secret_file", "path", None, "file", "File of mode 0600 that holds the secret."),
     Variable("WORKER", "worker", "int", None, "", "Number of this process in an elastic job.", None, 0),
     Variable("LAUNCHER", "launcher", "bool", False, "", "Set by `ringtune run`, which then serves the store."),
     # What the job writes.
@@ -249,6 +258,17 @@ VARIABLES: tuple[Variable, ...] = (
         "How long an elastic job waits for enough ranks.",
         "ELASTIC_TIMEOUT",
         0.001,
+        _S,
+    ),
+    Variable(
+        "LIVENESS_TIMEOUT",
+        "liveness_timeout_ns",
+        "float",
+        60 * _S,
+        "s",
+        "A rank that gives no sign of life for so long (its process is stopped, its host hangs) is lost; 0 = never.",
+        None,
+        0,
         _S,
     ),
     Variable(

@@ -22,7 +22,8 @@ from ringtune.output_file import is_stdout
 @click.option("--prefix", default="/", show_default=True, help="Path under which a proxy shows the dashboard.")
 def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None:
     """Serve the dashboard over the folder RUNS (or over one run) until interrupted with Ctrl-C."""
-    from ringtune.dashboard.server import ServeOptions, Server, is_loopback, new_token
+    from ringtune.bootstrap.interfaces import is_loopback
+    from ringtune.dashboard.server import ServeOptions, Server, new_token
 
     if token and len(token) < 8:
         raise UsageError("--token is too short: give at least 8 characters, or none to have one generated")

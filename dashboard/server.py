@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
-import ipaddress
 import secrets
 import socket
 import threading
@@ -26,6 +25,7 @@ from flask import Flask, Response, abort, redirect, request
 from waitress import wasyncore
 from werkzeug.wrappers import Response as BaseResponse
 
+from ringtune.bootstrap.interfaces import is_loopback
 from ringtune.dashboard.app import create_app
 from ringtune.dashboard.dispatcher import LastFirstDispatcher
 from ringtune.errors import UsageError
@@ -145,16 +145,6 @@ def check(options: ServeOptions) -> None:
         raise UsageError(f"{options.root} is a file, not a folder of runs")
     if not is_loopback(options.host) and not options.token:
         raise UsageError(f"--host {options.host} is reachable from other machines: it needs --token")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def new_token() -> str:

@@ -17,6 +17,7 @@ import orjson
 from ringtune.algorithms import SWITCH
 from ringtune.errors import RingtuneError
 from ringtune.knobs import Knobs
+from ringtune.output_file import open_private
 from ringtune.tuner.records import Record, ResultRecord, TrialRecord
 
 CSV_HEADER = (
@@ -37,7 +38,7 @@ class Journal:
     """
 
     def __init__(self, path: Path | None, csv: Path | None = None) -> None:
-        self._lines = _open(path, "ab")
+        self._lines = _open(path, "ab", private=True)
         try:
             self._csv = _open(csv, "wb")
         except RingtuneError:
@@ -86,10 +87,12 @@ def csv_row(knobs: Knobs, score: float) -> bytes:
     return f"{levels},0,0, {cache},{cycle_ms:g},{fusion_mib:g},{score:g}\n".encode()
 
 
-def _open(path: Path | None, mode: str) -> IO[bytes] | None:
+def _open(path: Path | None, mode: str, *, private: bool = False) -> IO[bytes] | None:
     if path is None:
         return None
     try:
+        if private:
+            return open_private(path, mode)
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, mode, buffering=0)
     except OSError as error:

@@ -7,7 +7,10 @@ host. Then all ranks time allreduces.
 
 from __future__ import annotations
 
+import contextlib
+import hmac
 import json
+import secrets
 import socket
 import sys
 import time
@@ -23,6 +26,7 @@ from ringtune.session import Session
 MARK = "RINGTUNE_PREFLIGHT "
 SIZES = (4 << 10, 64 << 10, 512 << 10, 2 << 20, 8 << 20)
 _PINGS = 100
+_TOKEN_BYTES = 32
 _SLICES = 24
 """Slices of the counted time of a stream: each has a rate, and the rates have an interval."""
 _PIECE = 256 << 10
@@ -77,12 +81,14 @@ def _measure_link(current: Session, config: Config, seconds: float) -> dict[str,
     address = config.own_address or current.store.local_address()
     with socket.create_server((address, 0)) as server:
         server.settimeout(_CONNECTED_S)
-        current.store.set(f"preflight/{current.job}/at/{current.rank}", f"{address}:{server.getsockname()[1]}".encode())
-        host, _, port = (
-            current.store.get(f"preflight/{current.job}/at/{to}", int(_WAIT_S * 1e9)).decode().rpartition(":")
-        )
-        out = socket.create_connection((host, int(port)), timeout=_CONNECTED_S)
-        into, _ = server.accept()
+        # The store answers this job alone: so who brings the token is the rank that is meant.
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        here = json.dumps([address, server.getsockname()[1], token.hex()]).encode()
+        current.store.set(f"preflight/{current.job}/at/{current.rank}", here)
+        there = json.loads(current.store.get(f"preflight/{current.job}/at/{to}", int(_WAIT_S * 1e9)))
+        out = socket.create_connection((there[0], there[1]), timeout=_CONNECTED_S)
+        out.sendall(bytes.fromhex(there[2]))
+        into = _accept(server, token)
     with out, into:
         for end in (out, into):
             end.settimeout(_CONNECTED_S)
@@ -98,6 +104,20 @@ def _measure_link(current: Session, config: Config, seconds: float) -> dict[str,
         rates = _stream(out, into, seconds)
         _meet(current, f"turn.{len(leaders) + 1}")
     return {"to": to, "round_trips_ns": trips, "received_bytes_per_s": rates}
+
+
+def _accept(server: socket.socket, token: bytes) -> socket.socket:
+    """Return the connection that brings the token; others are closed."""
+    while True:
+        link, _ = server.accept()
+        link.settimeout(_CONNECTED_S)
+        brought = b""
+        with contextlib.suppress(OSError):
+            while len(brought) < len(token) and (piece := link.recv(len(token) - len(brought))):
+                brought += piece
+        if hmac.compare_digest(brought, token):
+            return link
+        link.close()
 
 
 def _round_trips(link: socket.socket) -> list[int]:

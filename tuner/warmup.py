@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ringtune import layout, native
 from ringtune.errors import RingtuneError
+from ringtune.output_file import make_private
 
 
 class Recorder(Protocol):
@@ -45,7 +46,7 @@ class WarmupTrace:
         if self._runtime.recording:
             return
         try:
-            self._part.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self._part.parent)
             with native.translated():
                 self._runtime.start_timeline(str(self._part))
         except (OSError, RingtuneError) as error:

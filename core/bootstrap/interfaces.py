@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import socket
 
 from ringtune.errors import ConfigError
@@ -24,6 +25,16 @@ def loopback() -> str:
 def any_address() -> str:
     """Return the address at which a server listens for processes of all hosts."""
     return _ANY[loopback()]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def address_towards(host: str) -> str | None:

@@ -6,7 +6,9 @@ import atexit
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,12 +40,17 @@ def open_session(config: Config | None = None) -> Session:
     placement = _find_placement(config, environ)
     address = _rendezvous.find(placement, config, environ) if placement.size > 1 else ("", 0)
     job = _rendezvous.job_key(placement, address)
+    config = replace(config, secret=_rendezvous.secret or None)
     options = runtime_options(config, placement, address, job)
 
     def meet() -> Session:
+        client = native.load().StoreClient
+        began_ns = time.monotonic_ns()
         with native.translated():
-            store = native.load().StoreClient(*address, config.start_timeout_ns) if placement.size > 1 else None
+            store = client(*address, options.secret, config.start_timeout_ns) if placement.size > 1 else None
             run_folder = _agree_on_folder(config, placement, store, job)
+            # One time limit for all of the start.
+            options.connect_timeout_ns = max(1, config.start_timeout_ns - (time.monotonic_ns() - began_ns))
             return Session(config, placement, native.load().Runtime(options), JobContext(job, store, run_folder))
 
     try:
@@ -51,7 +58,7 @@ def open_session(config: Config | None = None) -> Session:
     finally:
         _rendezvous.met()
     session.state.current = opened
-    rank_process.publish(placement, address, job)
+    rank_process.publish(placement, address, job, _rendezvous.secret)
     try:
         opened.begin()
     except BaseException:
@@ -113,11 +120,13 @@ def runtime_options(config: Config, placement: Placement, address: tuple[str, in
     options = native.load().RuntimeOptions()
     options.rank, options.size, options.host = placement.rank, placement.size, placement.host
     options.store_host, options.store_port = address
+    options.secret = config.secret or ""
     options.job = job
     options.bind_address = config.own_address or ""
     options.transport = TRANSPORTS.index(config.transport)
     options.sockets_per_peer, options.tcp_congestion = config.sockets_per_peer, config.tcp_congestion
     options.connect_timeout_ns, options.idle_timeout_ns = config.start_timeout_ns, config.idle_timeout_ns
+    options.silence_ns = config.liveness_timeout_ns
     options.fusion_bytes, options.cycle_time_ns = config.fusion_bytes, config.cycle_time_ns
     options.segment_bytes, options.cache_capacity = config.segment_bytes, config.cache_capacity
     options.algorithm, options.hierarchical = config.knobs.algorithm, config.knobs.hierarchical

@@ -44,6 +44,7 @@ class Claim:
         rank: Its rank.
         size: Ranks of its job.
         store: Address of the job's store; None for a job of one.
+        secret: By which the store knows the job's processes.
         job: Key of the job in the store.
         sums: Checksum of each group of variables that was set.
     """
@@ -53,6 +54,7 @@ class Claim:
     rank: int
     size: int
     store: tuple[str, int] | None
+    secret: str
     job: str
     sums: dict[str, int]
 
@@ -61,11 +63,11 @@ class Claim:
         return self.pid == os.getpid() and self.started == start_time(self.pid)
 
 
-def publish(placement: Placement, address: tuple[str, int], job: str) -> None:
+def publish(placement: Placement, address: tuple[str, int], job: str, secret: str) -> None:
     """Put this process's claim into the environment that its children inherit."""
     pid = os.getpid()
     store = address if placement.size > 1 else None
-    claim = Claim(pid, start_time(pid), placement.rank, placement.size, store, job, _sums(os.environ))
+    claim = Claim(pid, start_time(pid), placement.rank, placement.size, store, secret, job, _sums(os.environ))
     os.environ[VARIABLE] = json.dumps(asdict(claim), separators=(",", ":"))
 
 
@@ -116,7 +118,7 @@ def _tell(claim: Claim) -> None:
     assert claim.store is not None
     try:
         with native.translated():
-            store = native.load().StoreClient(*claim.store, _TELL_TIMEOUT_NS)
+            store = native.load().StoreClient(*claim.store, claim.secret, _TELL_TIMEOUT_NS)
             count = store.add(f"{claim.job}/no_rank", 1)
     except native.error_class():
         count = 1  # the job has ended, and its counter with it

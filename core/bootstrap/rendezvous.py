@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ringtune import native
-from ringtune.bootstrap import address_file
+from ringtune.bootstrap import address_file, secret
 from ringtune.bootstrap.deadline import Deadline
 from ringtune.bootstrap.interfaces import LOCAL, address_towards, any_address, loopback
 from ringtune.bootstrap.placement import Placement
@@ -41,10 +41,12 @@ class Rendezvous:
 
     Attributes:
         address: Where the store listens, once found.
+        secret: By which the ranks and the store know each other, once the address was found.
         generations: How often this process has joined a job at each store.
     """
 
     address: Address | None = None
+    secret: str = field(default="", repr=False)
     generations: dict[Address, int] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)
     _file: address_file.AddressFile | None = None
@@ -62,6 +64,7 @@ class Rendezvous:
             Timeout: Another rank did not publish the address in time.
         """
         if placement.store is not None:
+            self.secret = secret.of_job(config, placement)
             if placement.rank == 0 and not config.launcher:
                 self._serve_at(placement.store)
             return placement.store
@@ -91,6 +94,7 @@ class Rendezvous:
         deadline = Deadline.after_ns(config.start_timeout_ns)
         if placement.launcher == "torchrun":
             return self._through_torch(placement, config, environ, deadline)
+        self.secret = secret.of_job(config, placement)
         if placement.launcher == "slurm" and placement.several_hosts:
             address = slurm_address(environ)
             if placement.rank == 0:
@@ -108,10 +112,10 @@ class Rendezvous:
     def _serve_at(self, address: Address) -> None:
         """Serve the store at a given address, unless that is another host's or a server listens there already."""
         try:
-            self._keep(native.load().StoreServer(bind_host(address[0]), address[1]))
+            self._keep(native.load().StoreServer(bind_host(address[0]), address[1], self.secret))
         except native.error_class():
             # Rank 0 need not be on the store's host, and a test or a scheduler may serve it; the client's
-            # connection, bounded by the start timeout, shows whether a server is there.
+            # connection, bounded by the start timeout, shows whether a server is there that knows the secret.
             return
 
     def serve(self, config: Config, reach: str, *, several_hosts: bool) -> Address:
@@ -124,7 +128,7 @@ class Rendezvous:
         """
         here = loopback() if not several_hosts else config.own_address or _own_address(reach)
         with native.translated():
-            server = native.load().StoreServer(here if not several_hosts else bind_host(here), 0)
+            server = native.load().StoreServer(here if not several_hosts else bind_host(here), 0, self.secret)
         self._keep(server)
         return here, server.port
 
@@ -137,6 +141,8 @@ class Rendezvous:
         store = open_torch_store(placement, environ, deadline)
         self._keep(store)
         key = f"ringtune/store/{placement.job or 'job'}"
+        one_host = not placement.several_hosts
+        self.secret = secret.through_torch(store, f"{key}/secret", config, placement.rank, one_host=one_host)
         if placement.rank == 0:
             host, port = self.serve(config, environ["MASTER_ADDR"], several_hosts=placement.several_hosts)
             store.set(key, f"[{host}]:{port}")
@@ -154,7 +160,7 @@ class Rendezvous:
         self._file = address_file.AddressFile.for_job(placement, environ)
         if placement.rank == 0:
             with native.translated():
-                server = native.load().StoreServer(loopback(), 0)
+                server = native.load().StoreServer(loopback(), 0, self.secret)
             self._keep(server)
             self._file.publish(loopback(), server.port)
             return loopback(), server.port
@@ -174,7 +180,8 @@ class Rendezvous:
         address: Address | None = None
         if placement.rank == 0:
             address = self.serve(config, socket.gethostname(), several_hosts=placement.several_hosts)
-        found: Address = MPI.COMM_WORLD.bcast(address, root=0)
+        found: Address
+        found, self.secret = MPI.COMM_WORLD.bcast((address, self.secret), root=0)
         return found
 
 

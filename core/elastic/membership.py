@@ -138,12 +138,13 @@ def join(config: Config) -> Membership:
         ConfigError: The launcher's variables are incomplete.
         RingtuneError: The launcher's store cannot be reached.
     """
-    if config.worker is None or config.store is None or config.job is None:
+    if config.worker is None or config.store is None or config.job is None or config.secret is None:
         raise ConfigError(
-            "RINGTUNE_WORKER is set but RINGTUNE_STORE or RINGTUNE_JOB is not: `ringtune run --min-np` sets all three"
+            "RINGTUNE_WORKER is set but RINGTUNE_STORE, RINGTUNE_JOB or RINGTUNE_SECRET is not: "
+            "`ringtune run --min-np` sets them all"
         )
     if _state.member is None:
         with native.translated():
-            store = native.load().StoreClient(*config.store, config.start_timeout_ns)
+            store = native.load().StoreClient(*config.store, config.secret, config.start_timeout_ns)
         _state.member = Membership(config.job, config.worker, store)
     return _state.member

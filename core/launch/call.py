@@ -85,9 +85,9 @@ class Call:
 def main() -> int:
     """Run the call of this job on this rank and leave its result, or why there is none."""
     config = Config.from_environ()
-    assert config.store is not None and config.job is not None
+    assert config.store is not None and config.job is not None and config.secret is not None
     with native.translated():
-        store = native.load().StoreClient(*config.store, config.start_timeout_ns)
+        store = native.load().StoreClient(*config.store, config.secret, config.start_timeout_ns)
         payload = store.get(f"{config.job}/call", config.start_timeout_ns)
     try:
         func, args, kwargs = cloudpickle.loads(payload)

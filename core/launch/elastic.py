@@ -19,13 +19,12 @@ from typing import Any
 import orjson
 
 from ringtune import native
-from ringtune.bootstrap.interfaces import loopback
 from ringtune.elastic import keys
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import UsageError
 from ringtune.launch import membership, remote
 from ringtune.launch.discovery import Discovery
-from ringtune.launch.environment import Job, address_towards, for_other_host, worker_environment
+from ringtune.launch.environment import Job, for_other_host, worker_environment
 from ringtune.launch.hosts import Host, Slot, is_local
 from ringtune.launch.membership import Membership
 from ringtune.launch.options import ElasticOptions, LaunchOptions
@@ -77,7 +76,7 @@ class ElasticSupervisor(Supervisor):
         self._news = 0
         self._given_up: membership.GiveUp | None = None
         with native.translated():
-            self._store = native.load().StoreClient(loopback(), job.store_port, _STORE_TIMEOUT_NS)
+            self._store = native.load().StoreClient(job.store_host, job.store_port, job.secret, _STORE_TIMEOUT_NS)
         self._tell_notice(HostUpdateResult.no_update)
 
     def run_with(self, hosts: Sequence[Host], discovery: Discovery | None) -> Outcome:
@@ -169,14 +168,10 @@ class ElasticSupervisor(Supervisor):
 
     def _store_host(self, here: bool, host: str) -> str:
         """Return the address by which a worker reaches the store, and by which its peers will reach the worker."""
-        if not here:
-            return address_towards(host)
-        others = [name for name in self._membership.hosts() if not is_local(name)]
-        if others:
-            return address_towards(others[0])
+        others = [host] if not here else [name for name in self._membership.hosts() if not is_local(name)]
         # Hosts that a script names later must reach this worker as well.
         scripted = self._options.elastic is not None and self._options.elastic.script is not None
-        return address_towards(socket.gethostname()) if scripted else loopback()
+        return self._job.store_towards(next(iter(others), socket.gethostname() if scripted else ""))
 
     def _publish(self, action: membership.Publish) -> None:
         self._streams.say(f"generation {action.generation}: {len(action.workers)} ranks")

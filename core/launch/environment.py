@@ -7,7 +7,7 @@ import re
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringtune.bootstrap import interfaces, rank_process
@@ -33,7 +33,9 @@ class Job:
     Attributes:
         name: Random name of the job.
         size: Number of ranks.
-        store_port: Port of the launcher's rendezvous store.
+        secret: By which its processes know each other.
+        store_host: Address by which the launcher reaches its rendezvous store.
+        store_port: Port of that store.
         run_dir: Absolute run folder, or None.
         master: Address and port on rank 0's host where ``torch.distributed`` can meet; None in an elastic job.
         hosts: Names of the hosts, in the order of their ranks; empty in an elastic job.
@@ -41,10 +43,21 @@ class Job:
 
     name: str
     size: int
+    secret: str = field(repr=False)
+    store_host: str
     store_port: int
     run_dir: Path | None
     master: tuple[str, int] | None = None
     hosts: tuple[str, ...] = ()
+
+    def store_towards(self, host: str) -> str:
+        """Return the address by which a rank reaches the store, and by which its peers will reach the rank.
+
+        Args:
+            host: The rank's host, or for one on the launcher's host another of the job; empty if there is none.
+        """
+        one_address = self.store_host != interfaces.loopback()
+        return address_towards(host) if host and not one_address else self.store_host
 
 
 def rank_environment(
@@ -116,11 +129,13 @@ def _environment(
             "RINGTUNE_HOSTNAME": slot.host,
             "RINGTUNE_STORE": _address(store_host, job.store_port),
             "RINGTUNE_JOB": job.name,
+            "RINGTUNE_SECRET": job.secret,
             "RINGTUNE_LAUNCHER": "1",
             # Buffered lines would arrive in blocks, long after the event that they report.
             "PYTHONUNBUFFERED": "1",
         }
     )
+    environ.pop("RINGTUNE_SECRET_FILE", None)
     environ.pop("RINGTUNE_RUN_DIR", None)
     if job.run_dir is not None:
         environ["RINGTUNE_RUN_DIR"] = str(job.run_dir)

@@ -7,14 +7,15 @@ import dataclasses
 import secrets
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from ringtune import native, runfolder
-from ringtune.bootstrap.interfaces import any_address, loopback
+from ringtune.bootstrap.interfaces import address_of, any_address, loopback
+from ringtune.bootstrap.rendezvous import bind_host
 from ringtune.config import Config
-from ringtune.errors import RingtuneError, UsageError
+from ringtune.errors import ConfigError, RingtuneError, UsageError
 from ringtune.launch import after_run, descriptors, elastic, remote
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, cores, for_other_host, meeting_place, rank_environment
@@ -60,7 +61,9 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
     config = Config.from_environ({**options.environ, **options.settings})
     descriptors.require(len(slots), options)
     remote.require_reachable(names - local, options)
-    store = open_store(loopback() if len(local) == len(names) and discovery is None else any_address())
+    secret = secrets.token_hex(32)
+    store_host = _store_host(config, names - local, discovery is not None)
+    store = open_store(store_host, secret)
     with contextlib.closing(store):
         # Before the streams open their log files: it clears those of an earlier job in the same folder.
         options, missed = _begin_run(options, slots, config)
@@ -70,17 +73,20 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
             first = hosts[0].name
             master = meeting_place(first, first in local, sorted(names - local)) if options.elastic is None else None
             host_names = tuple(host.name for host in hosts)
-            job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir, master, host_names)
+            reached_at = loopback() if store_host == any_address() else store_host
+            job = Job(
+                secrets.token_hex(8), len(slots), secret, reached_at, store.port, options.run_dir, master, host_names
+            )
             if options.call is not None:
-                options.call.offer(_client(store), job.name)
+                options.call.offer(_client(job), job.name)
             if options.elastic is None:
                 _say_plan(slots, local, options, streams)
-                outcome = _run(job, slots, local, options, streams)
+                outcome = _run(job, slots, local, options, streams, store.refuse_waiting)
             else:
                 supervisor = elastic.ElasticSupervisor(job, elastic.limits_of(options), streams, options)
                 outcome = supervisor.run_with(hosts, discovery)
             if options.call is not None:
-                options.call.collect(_client(store), job, outcome)
+                options.call.collect(_client(job), job, outcome)
             ended(outcome.exit_code, streams.say)
             if options.run_dir is not None:
                 after_run.call(options.run_dir, streams.say)
@@ -131,15 +137,32 @@ def require_command(command: Sequence[str], path: str | None) -> None:
     raise UsageError(f"cannot run {program!r}: {reason}")
 
 
-def open_store(host: str) -> Any:
+def open_store(host: str, secret: str) -> Any:
     """Serve the rendezvous store on a free port; has ``port`` and ``close()``."""
     with native.translated():
-        return native.load().StoreServer(host, 0)
+        return native.load().StoreServer(host, 0, secret)
 
 
-def _client(store: Any) -> Any:
+def _store_host(config: Config, others: Set[str], changing: bool) -> str:
+    """Return the address at which the store listens: no other than the one by which the ranks reach it, if it is one.
+
+    Args:
+        config: Settings of the ranks.
+        others: Names of the other hosts.
+        changing: Whether hosts may come later.
+    """
+    if not others and not changing:
+        return loopback()
+    if config.interface is not None:
+        with contextlib.suppress(ConfigError):  # the launcher's host need not be one of the job's
+            return address_of(config.interface)
+    ways = {address_towards(host) for host in others}
+    return bind_host(ways.pop()) if len(ways) == 1 and not changing else any_address()
+
+
+def _client(job: Job) -> Any:
     with native.translated():
-        return native.load().StoreClient(loopback(), store.port, 10_000_000_000)
+        return native.load().StoreClient(job.store_host, job.store_port, job.secret, 10_000_000_000)
 
 
 def _hosts(options: LaunchOptions) -> list[Host] | None:
@@ -148,14 +171,20 @@ def _hosts(options: LaunchOptions) -> list[Host] | None:
     return None if options.hosts is None else parse_hosts(options.hosts)
 
 
-def _run(job: Job, slots: Sequence[Slot], local: frozenset[str], options: LaunchOptions, streams: Streams) -> Outcome:
+def _run(
+    job: Job,
+    slots: Sequence[Slot],
+    local: frozenset[str],
+    options: LaunchOptions,
+    streams: Streams,
+    on_failure: Callable[[str], None],
+) -> Outcome:
     others = [slot.host for slot in slots if slot.host not in local]
     with _ended_in_the_end() as ranks:
         for slot in slots:
             # A rank here must publish an address that ranks on other hosts can reach, so it meets the store there.
             towards = slot.host if slot.host not in local else others[0] if others else ""
-            store_host = address_towards(towards) if towards else loopback()
-            environ = rank_environment(job, slot, store_host, options.environ, options.settings)
+            environ = rank_environment(job, slot, job.store_towards(towards), options.environ, options.settings)
             here = slot.host in local
             order = Order(
                 options.command,
@@ -166,7 +195,7 @@ def _run(job: Job, slots: Sequence[Slot], local: frozenset[str], options: Launch
             )
             rank_agent = remote.rank_agent_command() if here else remote.remote_rank_agent_command(slot.host, options)
             ranks.append(RankProcess(slot, rank_agent, order))
-        outcome = Supervisor(ranks, streams, options).run()
+        outcome = Supervisor(ranks, streams, options, on_failure).run()
     if outcome.failure is not None and not outcome.interrupted_by and len(slots) > 1:
         streams.say(f"the job failed: {outcome.failure}")
     return outcome

@@ -88,6 +88,10 @@ class RankProcess:
         """Send a signal to everything the rank has started in its session."""
         self._tell(f"signal {number}\n".encode())
 
+    def end_if_stopped(self, seconds: float) -> None:
+        """Let the rank agent end a rank whose process is stopped (SIGSTOP) for so long without a break."""
+        self._tell(f"end-if-stopped {seconds}\n".encode())
+
     def kill(self) -> None:
         """End the rank now; the rank agent sees the signal and, if it is stuck, the end of its input."""
         self.send_signal(signal.SIGKILL)

@@ -6,7 +6,8 @@ host, and the agent sees the end of that input. Standard library only, run as a 
 so that it starts in a hundredth of a second.
 
 Standard input: one line of JSON ``{"command", "environ", "cwd", "local_size", "grace_s"}``, then lines ``signal
-<number>``. Exit code: the rank's, 128 + number after a signal, 126 and 127 when it cannot be started.
+<number>`` and ``end-if-stopped <seconds>``. Exit code: the rank's, 128 + number after a signal, 126 and 127 when it
+cannot be started.
 """
 
 from __future__ import annotations
@@ -81,10 +82,20 @@ def _watch(rank: subprocess.Popen[bytes], reader: _Lines, wake: int, grace_s: fl
     poller.register(wake, select.POLLIN)
     poller.register(reader.descriptor, select.POLLIN | select.POLLHUP)
     kill_at: float | None = None
+    stopped = _Stopped(rank)
     while rank.poll() is None:
         for line in reader.take_lines():
-            _signal_group(rank, int(line.split()[1]))
-        timeout_ms = None if kill_at is None else max(0.0, (kill_at - time.monotonic()) * 1e3)
+            word, value = line.split()
+            if word == b"signal":
+                _signal_group(rank, int(value))
+            else:
+                stopped.limit_s = float(value)
+        if stopped.too_long():
+            print(f"ringtune: ending the rank, which stands stopped for {stopped.limit_s:g} s", file=sys.stderr)
+            _signal_group(rank, signal.SIGKILL)
+            stopped.limit_s = float("inf")
+        moments = [at for at in (kill_at, stopped.look_at()) if at is not None]
+        timeout_ms = max(0.0, (min(moments) - time.monotonic()) * 1e3) if moments else None
         ready = {descriptor for descriptor, _ in poller.poll(timeout_ms)}
         if wake in ready:
             os.read(wake, 4096)
@@ -103,6 +114,39 @@ def _watch(rank: subprocess.Popen[bytes], reader: _Lines, wake: int, grace_s: fl
     _end_leftovers(rank, everything=reader.ended)
     code = rank.returncode
     return code if code >= 0 else 128 - code
+
+
+class _Stopped:
+    """How long a process has been stopped, looked at some times within the limit.
+
+    Args:
+        rank: The process.
+
+    Attributes:
+        limit_s: How long it may be; infinite until the launcher sets it.
+    """
+
+    def __init__(self, rank: subprocess.Popen[bytes]) -> None:
+        self.limit_s = float("inf")
+        self._stat = f"/proc/{rank.pid}/stat"
+        self._since: float | None = None
+
+    def look_at(self) -> float | None:
+        """Return when to look again."""
+        return None if self.limit_s == float("inf") else time.monotonic() + self.limit_s / 8
+
+    def too_long(self) -> bool:
+        """Look whether it is stopped, and since when."""
+        if self.limit_s == float("inf"):
+            return False
+        try:
+            with open(self._stat, encoding="utf-8", errors="replace") as file:
+                stopped = file.read().rpartition(")")[2].split()[0] == "T"
+        except (OSError, IndexError):
+            stopped = False
+        now = time.monotonic()
+        self._since = (self._since or now) if stopped else None
+        return self._since is not None and now - self._since >= self.limit_s
 
 
 def _signal_group(rank: subprocess.Popen[bytes], number: int) -> None:

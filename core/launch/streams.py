@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
+from io import FileIO
 from typing import BinaryIO
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
 from ringtune.launch.options import LaunchOptions
 from ringtune.launch.output import Console, Lines, TextLines
+from ringtune.output_file import open_private
 
 _NAMES = ("stdout", "stderr")
 
@@ -97,15 +98,15 @@ class Streams:
     def _open_copies(self, rank: int) -> None:
         options = self._options
         if options.keep_logs and options.run_dir is not None:
-            self._copy_to(layout.log_file(options.run_dir, rank), rank, _NAMES)
+            self._copy_to(open_private(layout.log_file(options.run_dir, rank), "wb"), rank, _NAMES)
         if options.output_folder is not None:
             folder = options.output_folder / f"rank.{rank:0{self._width}d}"
+            folder.mkdir(parents=True, exist_ok=True)
             for name in _NAMES:
-                self._copy_to(folder / name, rank, (name,))
+                self._copy_to((folder / name).open("wb", buffering=0), rank, (name,))
 
-    def _copy_to(self, path: Path, rank: int, names: Iterable[str]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered, so that the file holds all output even when the launcher is killed.
-        file = self._files.enter_context(path.open("wb", buffering=0))
+    def _copy_to(self, file: FileIO, rank: int, names: Iterable[str]) -> None:
+        """Copy streams to a file without a buffer, which holds all output even when the launcher is killed."""
+        self._files.enter_context(file)
         for name in names:
             self._copies.setdefault((rank, name), []).append(file)

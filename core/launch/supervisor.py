@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -24,6 +24,11 @@ from ringtune.launch.streams import Streams
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT)
+WAITING_S = 60.0
+"""After so long, and again, the launcher says for which ranks it waits when others have ended with code 0; one whose
+process is stopped for so long is ended."""
+
+_NAMED = 8
 _ABANDON_S = 3.0
 """Time a rank agent may take after SIGKILL before it is killed itself (an ssh to a host that is gone)."""
 
@@ -74,9 +79,24 @@ def how_ended(exit_code: int) -> str:
 
 
 class Supervisor:
-    """Watches the ranks of one job from start to end."""
+    """Watches the ranks of one job from start to end.
 
-    def __init__(self, ranks: Sequence[RankProcess], streams: Streams, options: LaunchOptions) -> None:
+    Args:
+        ranks: The ranks, started.
+        streams: Where their output goes.
+        options: The job.
+        on_failure: Told of the first failure, in words, at once.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[RankProcess],
+        streams: Streams,
+        options: LaunchOptions,
+        on_failure: Callable[[str], None] | None = None,
+    ) -> None:
+        self._on_failure = on_failure
+        self._say_alone_at: float | None = None
         self._running: dict[int, RankProcess] = {}
         self._streams = streams
         self._options = options
@@ -135,7 +155,9 @@ class Supervisor:
         self._escalate()
 
     def _timeout(self) -> float | None:
-        moments = [at for at in (self._terminate_at, self._kill_at, self._abandon_at) if at is not None]
+        moments = [
+            at for at in (self._say_alone_at, self._terminate_at, self._kill_at, self._abandon_at) if at is not None
+        ]
         waits = [max(0.0, at - time.monotonic()) for at in moments]
         if self._streams.waiting:
             waits.append(0.1)
@@ -177,7 +199,13 @@ class Supervisor:
         """Decide what the end of a rank means for the others: here the first failure ends them all."""
         if code != 0 and self._failure is None:
             self._failure = self._failure_of(rank, code)
+            if self._on_failure is not None:
+                self._on_failure(str(self._failure))  # ranks that wait for this one in init() need not wait on
             self._after_failure()
+        elif code == 0 and self._failure is None and not self._interrupted_by and self._running:
+            self._say_alone_at = time.monotonic() + WAITING_S
+            for one in self._running.values():
+                one.end_if_stopped(WAITING_S)
 
     def _failure_of(self, rank: RankProcess, code: int) -> Failure:
         return Failure(rank.rank, rank.slot.host, code, time.monotonic() - self._started)
@@ -203,11 +231,15 @@ class Supervisor:
         else:
             self._interrupted_by = number
             self._send(number)
+            self._send(signal.SIGCONT)  # a stopped rank would not handle the signal
             self._kill_at = time.monotonic() + self._options.interrupt_grace_s
             self._streams.say(f"{signal.Signals(number).name} passed on to {len(self._running)} ranks")
 
     def _escalate(self) -> None:
         now = time.monotonic()
+        if self._say_alone_at is not None and now >= self._say_alone_at:
+            self._say_alone_at = now + WAITING_S if self._running else None
+            self._say_who_runs()
         if self._terminate_at is not None and now >= self._terminate_at:
             self._terminate_at = None
             self._send(signal.SIGTERM)
@@ -222,6 +254,13 @@ class Supervisor:
             self._abandon_at = None
             for rank in self._running.values():
                 rank.kill_rank_agent()
+
+    def _say_who_runs(self) -> None:
+        """Say for whom the launcher waits, since other ranks have ended well: nothing else may be printed any more."""
+        names = [f"rank {rank.rank} on {rank.slot.host}" for rank in list(self._running.values())[:_NAMED]]
+        more = f" and {len(self._running) - _NAMED} more" if len(self._running) > _NAMED else ""
+        if names and not self._interrupted_by and self._failure is None:
+            self._streams.say(f"still waiting for {', '.join(names)}{more}, since others have ended with code 0")
 
     def _send(self, number: int) -> None:
         for rank in self._running.values():

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from socket import AI_PASSIVE, SOCK_STREAM, getaddrinfo, gethostname
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 try:
     import prometheus_client
@@ -19,6 +28,7 @@ except ImportError as missing:
         "pip install 'ringtune[metrics]', or leave --metrics-port (RINGTUNE_METRICS_PORT) out"
     ) from missing
 
+from ringtune.bootstrap.interfaces import is_loopback
 from ringtune.errors import ConfigError
 from ringtune.meters.catalogue import CATALOGUE, Metric, speaks
 from ringtune.meters.durations import BOUNDS_NS
@@ -67,6 +77,45 @@ def family_of(metric: Metric, states: Sequence[RankState]) -> Any:
     return family
 
 
+class _Handler(WSGIRequestHandler):
+    """Answers one connection; one that is idle for `timeout` seconds is closed."""
+
+    timeout = 10
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: scrapes are no news."""
+
+
+def _server_class(family: int) -> type[WSGIServer]:
+    class Server(ThreadingMixIn, WSGIServer):
+        daemon_threads = True
+        address_family = family
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A scraper that hangs up, or says nothing, is no error of the job."""
+            if not isinstance(sys.exc_info()[1], OSError):
+                super().handle_error(request, client_address)
+
+    return Server
+
+
+def _under_own_name(app: WSGIApplication, host: str) -> WSGIApplication:
+    """Return the application; on the loopback address it answers under this machine's own names alone.
+
+    A page of another site, opened in a browser here, cannot read the metrics by giving its own name this address (DNS
+    rebinding). Beyond loopback they are served to everybody who reaches the port, by whatever name.
+    """
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        name = urlsplit(f"//{environ.get('HTTP_HOST', '')}").hostname or ""
+        if is_loopback(host) and not is_loopback(name) and name != gethostname().lower():
+            start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
+            return [b"These metrics are only served under an address of this machine, such as 127.0.0.1.\n"]
+        return app(environ, start_response)
+
+    return answer
+
+
 class Exporter:
     """Serves the metrics until it is closed. Owns the server and its thread.
 
@@ -85,14 +134,18 @@ class Exporter:
     def __init__(self, host: str, port: int, states: Callable[[], Sequence[RankState]]) -> None:
         registry = prometheus_client.CollectorRegistry()
         registry.register(JobCollector(states))
+        app = _under_own_name(prometheus_client.make_wsgi_app(registry), host)
         try:
-            self._server, self._thread = prometheus_client.start_http_server(port, host, registry)
+            family = getaddrinfo(host, port, type=SOCK_STREAM, flags=AI_PASSIVE)[0][0]
+            self._server = make_server(host, port, app, _server_class(family), handler_class=_Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(
                 f"RINGTUNE_METRICS_PORT={port}: cannot serve metrics on {host}:{port}: {reason}; choose another port "
                 "(0 = any that is free)"
             ) from None
+        self._thread = threading.Thread(target=self._server.serve_forever, name="ringtune-metrics", daemon=True)
+        self._thread.start()
         _open.add(self)
         bracketed = f"[{host}]" if ":" in host else host
         self.url = f"http://{bracketed}:{self._server.server_port}/metrics"

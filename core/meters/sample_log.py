@@ -11,6 +11,7 @@ import orjson
 from ringtune import layout
 from ringtune.errors import RingtuneError
 from ringtune.meters.sample import Sample
+from ringtune.output_file import open_private
 
 LIMIT_BYTES = 2 << 20
 """Size at which every second line is dropped: about 5000 samples."""
@@ -38,7 +39,6 @@ class SampleLog:
         self._stride = 1
         self._seen = 0
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._open()
         except OSError as error:
             raise self._failed(error) from None
@@ -66,7 +66,7 @@ class SampleLog:
         self._file.close()
 
     def _open(self) -> FileIO:
-        file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        file = open_private(self.path, "ab")
         self._size_bytes = file.tell()
         return file
 
@@ -74,6 +74,7 @@ class SampleLog:
         """Drop every second line; a torn one, left by a full disk, goes too."""
         lines = [line for line in self.path.read_bytes().split(b"\n") if line.startswith(b"{") and line.endswith(b"}")]
         part = self.path.with_name(f".{self.path.name}.part")
+        part.touch(mode=0o600)
         part.write_bytes(b"".join(line + b"\n" for line in lines[::2]))
         os.replace(part, self.path)
         self._file.close()

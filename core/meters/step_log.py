@@ -8,6 +8,7 @@ import orjson
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
+from ringtune.output_file import open_private
 from ringtune.stats import StepStats
 
 
@@ -27,8 +28,7 @@ class StepLog:
     def __init__(self, run: Path, rank: int) -> None:
         self.path = layout.step_log(run, rank)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+            self._file = open_private(self.path, "ab")
         except OSError as error:
             raise RingtuneError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 

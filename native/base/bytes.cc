@@ -1,5 +1,6 @@
 #include "base/bytes.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -46,6 +47,7 @@ void ByteWriter::i64(std::int64_t value) { append(bytes_, value); }
 void ByteWriter::f64(double value) { append(bytes_, value); }
 void ByteWriter::string(std::string_view value) { append_raw(bytes_, value.data(), value.size()); }
 void ByteWriter::blob(ByteView value) { append_raw(bytes_, value.data(), value.size()); }
+void ByteWriter::raw(ByteView value) { bytes_.insert(bytes_.end(), value.begin(), value.end()); }
 
 ByteView ByteReader::take(std::size_t count) {
   if (count > view_.size()) {
@@ -70,6 +72,7 @@ std::string ByteReader::string() {
 }
 
 ByteView ByteReader::blob() { return take(u32()); }
+void ByteReader::raw(std::span<std::byte> into) { std::ranges::copy(take(into.size()), into.begin()); }
 
 void ByteReader::expect_end() const {
   if (view_.empty()) return;

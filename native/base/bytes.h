@@ -24,6 +24,7 @@ class ByteWriter {
   void f64(double value);
   void string(std::string_view value);
   void blob(ByteView value);
+  void raw(ByteView value);  // without a length
   [[nodiscard]] const Bytes& bytes() const noexcept { return bytes_; }
   [[nodiscard]] Bytes take() noexcept { return std::move(bytes_); }
 
@@ -43,6 +44,7 @@ class ByteReader {
   double f64();
   std::string string();
   ByteView blob();
+  void raw(std::span<std::byte> into);  // as many as there is room for
   [[nodiscard]] std::size_t remaining() const noexcept { return view_.size(); }
   void expect_end() const;  // throws Protocol when bytes are left
 

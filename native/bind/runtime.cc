@@ -174,6 +174,7 @@ void add_options(nb::module_& module) {
       .def_rw("size", &RuntimeOptions::size)
       .def_rw("store_host", &RuntimeOptions::store_host)
       .def_rw("store_port", &RuntimeOptions::store_port)
+      .def_rw("secret", &RuntimeOptions::secret)
       .def_rw("job", &RuntimeOptions::job)
       .def_rw("host", &RuntimeOptions::host)
       .def_rw("bind_address", &RuntimeOptions::bind_address)
@@ -186,6 +187,7 @@ void add_options(nb::module_& module) {
       .def_rw("tcp_congestion", &RuntimeOptions::tcp_congestion)
       .def_rw("sockets_per_peer", &RuntimeOptions::sockets_per_peer)
       .def_rw("connect_timeout_ns", &RuntimeOptions::connect_timeout_ns)
+      .def_rw("silence_ns", &RuntimeOptions::silence_ns)
       .def_rw("idle_timeout_ns", &RuntimeOptions::idle_timeout_ns)
       .def_prop_rw(
           "fusion_bytes", [](const RuntimeOptions& o) { return o.knobs.fusion_bytes; },

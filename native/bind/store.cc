@@ -21,10 +21,14 @@ ByteView view_of(const nb::bytes& value) { return {static_cast<const std::byte*>
 /// A server that can be closed from Python before it is garbage.
 class ClosableServer {
  public:
-  ClosableServer(const std::string& host, std::uint16_t port) : server_(std::make_unique<StoreServer>(host, port)) {
+  ClosableServer(const std::string& host, std::uint16_t port, const std::string& secret)
+      : server_(std::make_unique<StoreServer>(host, port, Secret(secret))) {
     port_ = server_->port();
   }
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
+  void refuse_waiting(const std::string& reason) {
+    if (server_) server_->refuse_waiting(reason);
+  }
   void close() { server_.reset(); }
 
  private:
@@ -36,18 +40,21 @@ class ClosableServer {
 
 void add_store(nb::module_& module) {
   nb::class_<ClosableServer>(module, "StoreServer", "The rendezvous store: a small key-value server on TCP.")
-      .def(nb::init<const std::string&, std::uint16_t>(), nb::arg("host"), nb::arg("port"))
+      .def(nb::init<const std::string&, std::uint16_t, const std::string&>(), nb::arg("host"), nb::arg("port"),
+           nb::arg("secret"))
       .def_prop_ro("port", &ClosableServer::port)
+      .def("refuse_waiting", &ClosableServer::refuse_waiting, nb::arg("reason"))
       .def("close", &ClosableServer::close, nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<StoreClient>(module, "StoreClient", "One connection to a StoreServer.")
       .def(
           "__init__",
-          [](StoreClient* self, const std::string& host, std::uint16_t port, std::int64_t timeout_ns) {
+          [](StoreClient* self, const std::string& host, std::uint16_t port, const std::string& secret,
+             std::int64_t timeout_ns) {
             const nb::gil_scoped_release released;
-            new (self) StoreClient(host, port, Deadline::after(timeout_ns));
+            new (self) StoreClient(host, port, Secret(secret), Deadline::after(timeout_ns));
           },
-          nb::arg("host"), nb::arg("port"), nb::arg("timeout_ns"))
+          nb::arg("host"), nb::arg("port"), nb::arg("secret"), nb::arg("timeout_ns"))
       .def(
           "set",
           [](StoreClient& self, const std::string& key, const nb::bytes& value) {

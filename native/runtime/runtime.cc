@@ -11,75 +11,6 @@ namespace ringtune {
 namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
-constexpr std::uint32_t kMostNcclStreams = 8;
-
-std::unique_ptr<StoreClient> connect_store(const RuntimeOptions& options, Deadline deadline) {
-  if (options.size == 1) return nullptr;
-  return std::make_unique<StoreClient>(options.store_host, options.store_port, deadline);
-}
-
-std::unique_ptr<Fabric> connect_fabric(const RuntimeOptions& options, StoreClient* store, Deadline deadline) {
-  FabricOptions fabric;
-  fabric.rank = options.rank;
-  fabric.size = options.size;
-  fabric.job = options.job;
-  fabric.host = options.host;
-  fabric.bind_address = options.bind_address;
-  fabric.transport = options.transport;
-  fabric.tcp_congestion = options.tcp_congestion;
-  fabric.sockets_per_peer = options.sockets_per_peer;
-  return make_fabric(fabric, store, deadline);
-}
-
-/// What all ranks must choose alike comes from rank 0.
-void agree_on_algorithms(RuntimeOptions& options, StoreClient& store, Deadline deadline) {
-  const std::string key = options.job + "/algorithms";
-  if (options.rank == 0) {
-    ByteWriter out;
-    out.u32(options.knobs.algorithm);
-    out.u32(options.knobs.hierarchical);
-    out.u32(options.knobs.nccl_streams);
-    out.u64(options.gpu_part_bytes);
-    out.blob(options.algorithms.encode());
-    store.set(key, out.bytes());
-    return;
-  }
-  const Bytes told = store.get(key, deadline);
-  ByteReader in(told);
-  options.knobs.algorithm = in.u32();
-  options.knobs.hierarchical = in.u32();
-  options.knobs.nccl_streams = in.u32();
-  options.gpu_part_bytes = in.u64();
-  options.algorithms = AlgorithmTable::decode(in.blob());
-}
-
-void check_knobs(const Knobs& knobs) {
-  if (knobs.cycle_time_ns < 0) throw InvalidArgument("cycle_time_ns must not be negative");
-  if (knobs.segment_bytes == 0) throw InvalidArgument("segment_bytes must be at least 1");
-  if (knobs.algorithm >= static_cast<std::uint32_t>(kAlgorithmCount)) {
-    throw InvalidArgument("algorithm must be 0 (as the table says) to " + std::to_string(kAlgorithmCount - 1));
-  }
-  if (knobs.hierarchical > 2) throw InvalidArgument("hierarchical must be 0 (auto), 1 (on) or 2 (off)");
-  if (knobs.nccl_streams < 1 || knobs.nccl_streams > kMostNcclStreams) {
-    throw InvalidArgument("nccl_streams must be 1 to " + std::to_string(kMostNcclStreams));
-  }
-}
-
-EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& data_paths) {
-  EngineOptions engine;
-  engine.negotiator.rank = options.rank;
-  engine.negotiator.size = options.size;
-  engine.negotiator.fan_out = options.control_fan_out;
-  engine.negotiator.knobs = options.knobs;
-  engine.negotiator.stall = {options.stall_warning_ns, options.stall_shutdown_ns};
-  engine.connect_timeout_ns = options.connect_timeout_ns;
-  engine.idle_timeout_ns = options.idle_timeout_ns;
-  engine.algorithms = options.algorithms;
-  engine.thread_affinity = options.thread_affinity;
-  engine.overlap = options.overlap;
-  engine.data_paths = &data_paths;
-  return engine;
-}
 
 /// Something that is decided about the job: without a tensor.
 Submission decision_of(CollectiveKind kind, const std::string& name) {
@@ -92,32 +23,6 @@ Submission decision_of(CollectiveKind kind, const std::string& name) {
 }
 
 }  // namespace
-
-Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, const Tracer* job, TraceGroup group)
-    : options(given),
-      store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))),
-      tracer(job == nullptr ? Tracer() : Tracer(*job, std::move(group))),
-      data_paths({given.gpu_data_path, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
-                  given.connect_timeout_ns}),
-      host_staged(given.cuda_driver, host_data_path(), data_paths) {
-  set_log_level(static_cast<LogLevel>(given.log_level));
-  if (!tracer.of_group()) set_log_rank(given.rank);
-  check_knobs(given.knobs);
-  if (store) agree_on_algorithms(options, *store, Deadline::after(given.connect_timeout_ns));
-  fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
-  hosts = fabric->hosts();
-  topology = topology_of(hosts, given.rank);
-  host_staged.use_parts(options.gpu_part_bytes);
-  data_paths.begin(hosts, given.rank, [this](const std::exception_ptr& error) { engine->device_failed(error); });
-  engine = std::make_unique<Engine>(engine_options(options, data_paths), *fabric, tickets, counters, tracer);
-  try {
-    fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
-  } catch (...) {
-    engine->leave(Deadline::after(0));
-    throw;
-  }
-  step_begin_ns = now_ns();
-}
 
 Runtime::Runtime(const RuntimeOptions& options) : Runtime(options, nullptr) {}
 Runtime::Runtime(const RuntimeOptions& options, std::unique_ptr<Fabric> fabric)

@@ -17,6 +17,9 @@
 
 namespace ringtune {
 
+/// Throws InvalidArgument for values that no runtime can work with.
+void check_knobs(const Knobs& knobs);
+
 class Runtime::Impl {
  public:
   /// `job`: null, or of which group's runtime this is one.
@@ -92,6 +95,7 @@ class Runtime::Impl {
   // which uses the fabric, has ended by then (see ~Impl).
   HomeProcess home;
   RuntimeOptions options;
+  const Deadline start_by;  // for all that has to be waited for until the job can begin
   std::unique_ptr<StoreClient> store;
   Counters counters;
   TicketTable tickets;

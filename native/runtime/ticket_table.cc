@@ -220,6 +220,22 @@ void TicketTable::finish(std::span<const OperationPtr> operations, std::exceptio
   for (const OperationPtr operation : listened_) operation->listener->finished(*operation);
 }
 
+namespace {
+
+/// A lost peer's error names the operation that it ends, beside rank, host and reason.
+std::exception_ptr named(const std::exception_ptr& error, const Request& request) {
+  if (error == nullptr) return error;
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerLost& lost) {
+    return std::make_exception_ptr(PeerLost(lost.rank(), std::string(lost.what()) + " (during " + request.name + ")"));
+  } catch (...) {
+    return error;
+  }
+}
+
+}  // namespace
+
 void TicketTable::close(const std::exception_ptr& error) {
   std::vector<OperationPtr> doomed;
   {
@@ -230,7 +246,7 @@ void TicketTable::close(const std::exception_ptr& error) {
     }
     submitted_.clear();
   }
-  finish(doomed, error);
+  for (const OperationPtr& operation : doomed) finish(std::span(&operation, 1), named(error, operation->request()));
 }
 
 Operation& TicketTable::at(Ticket ticket) {

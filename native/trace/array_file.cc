@@ -27,7 +27,7 @@ void throw_trace_io(const char* action, const std::string& path, int error) {
 std::unique_ptr<ElementFile> open_array_file(const std::string& path) { return std::make_unique<ArrayFile>(path); }
 
 ArrayFile::ArrayFile(const std::string& path)
-    : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)), patch_(fd_.get()) {
+    : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)), patch_(fd_.get()) {
   if (!fd_) throw_trace_io("create", path_, errno);
   buffer_.reserve(2 * kBlockBytes);
   write_at(0, "[" + std::string(kClose) + blanks(kSpareBytes));

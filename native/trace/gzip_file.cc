@@ -19,7 +19,7 @@ constexpr off_t kSpareDiskBytes = 64 << 10;  // of the disk, behind the file, fo
 class GzipFile final : public ElementFile {
  public:
   explicit GzipFile(const std::string& path)
-      : path_(path), fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+      : path_(path), fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)) {
     if (!fd_) throw_trace_io("create", path_, errno);
     stream_.pack("[", false, held_);
     if (const int error = write_held()) throw_trace_io("write", path_, error);

@@ -22,6 +22,7 @@ enum class TransportChoice : std::uint8_t { kAuto = 0, kShm = 1, kTcp = 2 };
 struct FabricOptions {
   int rank = 0;
   int size = 1;
+  std::string secret;        // of the job; every rank has the same (handshake.h). A job of one needs none
   std::string job = "job";   // prefix of all store keys: a fresh one for every init of a job
   std::string host;          // identity of the host; ranks with equal host (+ boot id, pid namespace) share memory
   std::string bind_address;  // local address for TCP; empty: StoreClient::local_address()
@@ -30,6 +31,7 @@ struct FabricOptions {
   std::size_t tcp_buffer_bytes = 256 << 10;  // of a link, for what is reduced out of it: small, so that it stays cached
   std::string tcp_congestion = "auto";       // see control_congestion()
   int sockets_per_peer = 1;                  // of a TCP link; the smaller wish of the two ranks counts
+  std::int64_t silence_ns = 0;  // a rank that gives no sign of life for so long is lost, alike on all ranks; 0 = never
 };
 
 /// Channels named control... carry small messages: one socket whatever sockets_per_peer.
@@ -64,7 +66,8 @@ class Fabric {
   /// Hosts of all ranks, by rank (for local/cross ranks and hierarchical algorithms).
   [[nodiscard]] virtual std::vector<std::string> hosts() const = 0;
   /// At most once. Starts liveness: one socket to rank 0 per rank (rank 0 relays losses), a monitor thread that only
-  /// blocks in poll(). A process that dies is reported on every rank well within 2 s. Leaving: see leave().
+  /// blocks in poll(). A process that dies is reported on every rank well within 2 s, one that is frozen after
+  /// FabricOptions::silence_ns. Leaving: see leave().
   virtual void start_monitor(PeerLostHandler handler) = 0;
   /// Reports a clean departure on the liveness socket: the peers will not report this rank as lost.
   virtual void leave() noexcept = 0;

@@ -107,7 +107,7 @@ void JobFabric::meet_all(StoreClient& store, Deadline deadline) {
   own.sockets = options_.sockets_per_peer;
   own.waker = waker_.address();
   own.address = options_.bind_address.empty() ? store.local_address() : options_.bind_address;
-  bootstrap_.emplace(options_.job, options_.rank, own.address, waker_);
+  bootstrap_.emplace(options_.job, options_.rank, own.address, Secret(options_.secret), waker_);
   own.port = bootstrap_->port();
   for (PeerInfo& peer_info : exchange_peer_infos(options_, own, store, deadline)) {
     // In place: GCC 12 at -O3 destroys a temporary Peer that was never built when the exchange throws.
@@ -300,7 +300,8 @@ void JobFabric::start_monitor(PeerLostHandler handler) {
   const std::lock_guard lock(monitor_mutex_);
   RINGTUNE_CHECK(monitor_ == nullptr, "start_monitor() was called twice");
   if (size() > 1) {
-    monitor_ = std::make_unique<Monitor>(rank(), size(), std::move(liveness_hub_), waker_, std::move(handler));
+    monitor_ = std::make_unique<Monitor>(rank(), size(), std::move(liveness_hub_), options_.silence_ns, waker_,
+                                         std::move(handler));
   }
 }
 

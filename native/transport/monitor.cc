@@ -16,11 +16,14 @@ namespace {
 constexpr std::size_t kMaxMessageBytes = 4096;
 constexpr std::size_t kMaxReasonBytes = 1024;
 
-enum class Message : std::uint8_t { kGoodbye = 1, kLost = 2 };
+/// Signs of life in the time of silence that makes a rank lost.
+constexpr std::int64_t kBeats = 4;
 
-Bytes goodbye() {
+enum class Message : std::uint8_t { kGoodbye = 1, kLost = 2, kAlive = 3 };
+
+Bytes message_of(Message kind) {
   ByteWriter writer;
-  writer.u8(static_cast<std::uint8_t>(Message::kGoodbye));
+  writer.u8(static_cast<std::uint8_t>(kind));
   return writer.take();
 }
 
@@ -37,8 +40,13 @@ Bytes lost(int rank, const std::string& reason) {
 Monitor::Spoke::Spoke(LivenessSocket socket)
     : peer(std::move(socket.peer)), fd(std::move(socket.fd)), in(kMaxMessageBytes) {}
 
-Monitor::Monitor(int rank, int size, std::vector<LivenessSocket> sockets, Waker& waker, PeerLostHandler handler)
-    : rank_(rank), waker_(waker), handler_(std::move(handler)), reported_(static_cast<std::size_t>(size)) {
+Monitor::Monitor(int rank, int size, std::vector<LivenessSocket> sockets, std::int64_t silence_ns, Waker& waker,
+                 PeerLostHandler handler)
+    : rank_(rank),
+      silence_ns_(silence_ns),
+      waker_(waker),
+      handler_(std::move(handler)),
+      reported_(static_cast<std::size_t>(size)) {
   for (LivenessSocket& socket : sockets) spokes_.emplace_back(std::move(socket));
   thread_ = start_thread("rt-monitor", [this] { run(); });
 }
@@ -59,6 +67,7 @@ void Monitor::run() noexcept {
 void Monitor::watch_until_stop() {
   std::vector<pollfd> events;
   while (true) {
+    if (silence_ns_ > 0) beat();
     events.assign({{.fd = stop_.fd(), .events = POLLIN, .revents = 0}});
     {
       const std::lock_guard lock(mutex_);
@@ -66,7 +75,8 @@ void Monitor::watch_until_stop() {
         events.push_back({.fd = spoke.present ? spoke.fd.get() : -1, .events = POLLIN, .revents = 0});
       }
     }
-    const int count = ::poll(events.data(), events.size(), -1);
+    const std::int64_t pause_ms = Deadline::at(next_beat_ns_).remaining_ns() / 1'000'000 + 1;
+    const int count = ::poll(events.data(), events.size(), silence_ns_ > 0 ? static_cast<int>(pause_ms) : -1);
     if (count < 0 && errno != EINTR) throw_errno("monitor: poll");
     if (count < 0) continue;
     if (events[0].revents != 0) return;
@@ -76,9 +86,27 @@ void Monitor::watch_until_stop() {
   }
 }
 
+/// Gives a sign of life where one is due, and loses who has given none for too long.
+void Monitor::beat() {
+  const std::int64_t now = now_ns();
+  if (now < next_beat_ns_) return;
+  const std::int64_t period = silence_ns_ / kBeats;
+  // Where this process itself stood still (stopped with its job, a machine that slept), the others could not be heard.
+  const bool stood_still = next_beat_ns_ != 0 && now - next_beat_ns_ > period;
+  next_beat_ns_ = now + period;
+  send_all(message_of(Message::kAlive), -1);
+  for (Spoke& spoke : spokes_) {
+    if (stood_still) spoke.heard_ns = now;
+    if (!spoke.present || now - spoke.heard_ns < silence_ns_) continue;
+    lose(spoke, spoke.peer.name + " has given no sign of life for " + std::to_string(silence_ns_ / 1'000'000'000) +
+                    " s: its process is stopped, or its host or the network hangs (RINGTUNE_LIVENESS_TIMEOUT)");
+  }
+}
+
 void Monitor::read_from(Spoke& spoke) {
   try {
     const Transfer transfer = read_some(spoke.fd.get(), spoke.in.space());
+    spoke.heard_ns = now_ns();
     spoke.in.filled(transfer.bytes);
     while (const std::optional<ByteView> frame = spoke.in.next()) handle(spoke, *frame);
     if (transfer.closed) {
@@ -92,6 +120,7 @@ void Monitor::read_from(Spoke& spoke) {
 void Monitor::handle(Spoke& spoke, ByteView frame) {
   ByteReader reader(frame);
   const auto kind = static_cast<Message>(reader.u8());
+  if (kind == Message::kAlive) return;
   if (kind == Message::kGoodbye) return gone(spoke);
   if (kind != Message::kLost) throw Protocol("unknown message");
   const int rank = reader.i32();
@@ -148,7 +177,7 @@ void Monitor::leave() noexcept {
     const std::lock_guard lock(mutex_);
     if (std::exchange(left_, true)) return;
   }
-  send_all(goodbye(), -1);
+  send_all(message_of(Message::kGoodbye), -1);
 }
 
 void Monitor::fail(const std::string& reason) noexcept {

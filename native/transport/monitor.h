@@ -1,5 +1,6 @@
 // Liveness: a thread that only blocks in poll() on the sockets of the liveness hub. A socket that ends without a
-// goodbye means that its process died; rank 0 tells the others.
+// goodbye means that its process died; rank 0 tells the others. A process that is there but frozen (stopped, or on a
+// host that hangs) is noticed by its silence: rank 0 and every other rank send each other signs of life.
 #pragma once
 
 #include <mutex>
@@ -20,9 +21,10 @@ namespace ringtune {
 /// at most once per rank, and never after the destructor returned.
 class Monitor {
  public:
-  /// `waker` (borrowed) is rung when a rank has left or is lost. Throws Error when there is no thread or descriptor
-  /// left.
-  Monitor(int rank, int size, std::vector<LivenessSocket> sockets, Waker& waker, PeerLostHandler handler);
+  /// `waker` (borrowed) is rung when a rank has left or is lost. A rank that gives no sign of life for `silence_ns` is
+  /// lost; 0 = it may be silent for ever. Throws Error when there is no thread or descriptor left.
+  Monitor(int rank, int size, std::vector<LivenessSocket> sockets, std::int64_t silence_ns, Waker& waker,
+          PeerLostHandler handler);
   ~Monitor();  // without leave() the others will report this rank as lost
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
@@ -40,11 +42,13 @@ class Monitor {
     LivenessPeer peer;
     ParentOnlyFd fd;
     FrameAssembler in;
-    bool present = true;  // neither left nor lost
+    bool present = true;               // neither left nor lost
+    std::int64_t heard_ns = now_ns();  // its last sign of life; used by the thread alone
   };
 
   void run() noexcept;
   void watch_until_stop();
+  void beat();
   void read_from(Spoke& spoke);
   void handle(Spoke& spoke, ByteView frame);
   void gone(Spoke& spoke);
@@ -53,6 +57,8 @@ class Monitor {
   void send_all(ByteView payload, int except) noexcept;
 
   const int rank_;
+  const std::int64_t silence_ns_;
+  std::int64_t next_beat_ns_ = 0;  // used by the thread alone
   Waker& waker_;
   PeerLostHandler handler_;
   StopSignal stop_;

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/home_process.h"
+#include "transport/handshake.h"
 
 namespace ringtune {
 
@@ -18,12 +19,15 @@ namespace ringtune {
 /// does nothing.
 class StoreServer {
  public:
-  /// host: address to listen on ("0.0.0.0", "127.0.0.1", "::"); port 0 = any. Throws Error with address and reason.
-  StoreServer(const std::string& host, std::uint16_t port);
+  /// host: address to listen on ("0.0.0.0", "127.0.0.1", "::"); port 0 = any. Only clients that know `secret` are
+  /// served. Throws Error with address and reason.
+  StoreServer(const std::string& host, std::uint16_t port, Secret secret);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
   [[nodiscard]] std::uint16_t port() const noexcept;
+  /// Answers every get that waits, now and later, with this reason: what it waits for will not come. Any thread.
+  void refuse_waiting(const std::string& reason);
   /// How many requests it has got. Any thread.
   [[nodiscard]] std::uint64_t requests() const noexcept;
 
@@ -36,13 +40,15 @@ class StoreServer {
 /// One connection. Thread-safe (calls are serialised). All calls throw Timeout at the deadline, Error on a lost server.
 class StoreClient {
  public:
-  /// Retries a refused connection until the deadline (the server may start later).
-  StoreClient(const std::string& host, std::uint16_t port, Deadline deadline);
+  /// Retries a refused connection until the deadline (the server may start later). Throws Protocol when what
+  /// serves there does not know `secret`.
+  StoreClient(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline);
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
   void set(const std::string& key, ByteView value);
-  /// Waits until the key exists; `deadline` bounds the wait. The Timeout message names the key.
+  /// Waits until the key exists; `deadline` bounds the wait. The Timeout message names the key. Throws Error with the
+  /// server's reason after refuse_waiting().
   [[nodiscard]] Bytes get(const std::string& key, Deadline deadline);
   /// Waits until all keys exist: one request, however many they are. At the deadline those that are missing are empty.
   [[nodiscard]] std::vector<std::optional<Bytes>> get_all(const std::vector<std::string>& keys, Deadline deadline);

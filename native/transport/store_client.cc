@@ -1,6 +1,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -20,6 +21,8 @@ constexpr std::int64_t kSilenceNs = 30'000'000'000;
 // How long a get whose time is over waits for the server's word that the key is missing.
 constexpr std::int64_t kCancelNs = 2'000'000'000;
 constexpr std::int64_t kAttemptNs = 3'000'000'000;
+// A server that closes the connection in the handshake may be busy with strangers: for so long it is asked again.
+constexpr std::int64_t kTurnedAwayNs = 5'000'000'000;
 constexpr std::int64_t kFirstPauseNs = 10'000'000;
 constexpr std::int64_t kLongestPauseNs = 200'000'000;
 
@@ -64,17 +67,79 @@ struct Answer {
   Bytes value;
 };
 
+/// Sends or receives all of it; false when the connection closed.
+bool send_all(int fd, ByteView bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const Transfer transfer = write_some(fd, bytes);
+    if (transfer.closed) return false;
+    bytes = bytes.subspan(transfer.bytes);
+    if (transfer.bytes == 0 && !poll_socket(fd, POLLOUT, deadline)) throw Timeout("no progress");
+  }
+  return true;
+}
+
+bool receive_all(int fd, std::span<std::byte> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const Transfer transfer = read_some(fd, bytes);
+    if (transfer.closed) return false;
+    bytes = bytes.subspan(transfer.bytes);
+    if (transfer.bytes == 0 && !poll_socket(fd, POLLIN, deadline)) throw Timeout("no answer");
+  }
+  return true;
+}
+
+/// Shows the server that this process knows the secret, and sees that the server does; false when it closed the
+/// connection before it was seen. Throws Protocol for a stranger, Timeout.
+bool prove(int fd, const std::string& endpoint, const Secret& secret, Deadline deadline) {
+  Handshake handshake{.caller = fresh_nonce()};
+  ByteWriter hello;
+  hello.u32(kStoreMagic);
+  hello.raw(handshake.caller);
+  std::array<std::byte, kStoreChallengeBytes> challenge;
+  if (!send_all(fd, hello.bytes(), deadline) || !receive_all(fd, challenge, deadline)) return false;
+  ByteReader reader(challenge);
+  if (reader.u32() != kStoreMagic) throw Protocol("what listens at " + endpoint + " is no store of this ringtune");
+  reader.raw(handshake.listener);
+  Digest proof;
+  reader.raw(proof);
+  if (!handshake.holds(secret, Side::kListener, store_purpose(), proof)) {
+    throw Protocol("what serves the store at " + endpoint +
+                   " does not know the secret of this job: it belongs to a stranger or to another job, or the ranks "
+                   "have different secrets. Where the home folders of the hosts differ, set RINGTUNE_SECRET (or "
+                   "RINGTUNE_SECRET_FILE) alike on all ranks");
+  }
+  return send_all(fd, handshake.proof(secret, Side::kCaller, store_purpose()), deadline);
+}
+
+Fd open_connection(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline) {
+  const std::string endpoint = endpoint_text(host, port);
+  Deadline again = Deadline::never();
+  while (true) {
+    Fd fd = connect_until(host, port, deadline);
+    keep_alive(fd.get());
+    try {
+      if (prove(fd.get(), endpoint, secret, deadline)) return fd;
+    } catch (const Timeout& error) {
+      throw Timeout("the store at " + endpoint + " did not complete the handshake: " + error.what());
+    }
+    again = earlier(earlier(again, deadline), Deadline::after(kTurnedAwayNs));
+    if (again.expired()) {
+      throw Protocol(
+          "what listens at " + endpoint +
+          " closes the connection in the handshake: it is no store of this ringtune, or has too many clients");
+    }
+    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kLongestPauseNs, again.remaining_ns())));
+  }
+}
+
 }  // namespace
 
 /// All under `mutex`, which also serialises the calls.
 struct StoreClient::Impl {
-  Impl(const std::string& host, std::uint16_t port, Deadline deadline)
-      : endpoint(endpoint_text(host, port)), fd(connect_until(host, port, deadline)), in(kStoreMaxFrameBytes + 64) {
-    keep_alive(fd.get());
-    ByteWriter magic;
-    magic.u32(kStoreMagic);
-    send(magic.bytes());
-  }
+  Impl(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline)
+      : endpoint(endpoint_text(host, port)),
+        fd(open_connection(host, port, secret, deadline)),
+        in(kStoreMaxFrameBytes + 64) {}
 
   [[noreturn]] void lose(const std::string& why) {
     fd.reset();
@@ -139,12 +204,18 @@ struct StoreClient::Impl {
     return answer;
   }
 
+  static void check_refused(const Answer& answer) {
+    if (answer.status != StoreStatus::kRefused) return;
+    throw Error(std::string(reinterpret_cast<const char*>(answer.value.data()), answer.value.size()));
+  }
+
   Bytes get(const std::string& key, Deadline deadline) {
     const std::uint32_t request = next_request++;
     ByteWriter writer = start_request(StoreOp::kGet, request);
     writer.string(key);
     Answer answer = wait_for(writer, request, deadline);
     if (answer.status == StoreStatus::kOk) return std::move(answer.value);
+    check_refused(answer);
     throw Timeout("key '" + key + "' did not appear in the store at " + endpoint + " in time");
   }
 
@@ -154,6 +225,7 @@ struct StoreClient::Impl {
     writer.u32(static_cast<std::uint32_t>(keys.size()));
     for (const std::string& key : keys) writer.string(key);
     const Answer answer = wait_for(writer, request, deadline);
+    check_refused(answer);
     ByteReader reader(answer.value);
     std::vector<std::optional<Bytes>> values(keys.size());
     for (std::optional<Bytes>& value : values) {
@@ -171,8 +243,8 @@ struct StoreClient::Impl {
   std::uint32_t next_request = 1;
 };
 
-StoreClient::StoreClient(const std::string& host, std::uint16_t port, Deadline deadline)
-    : impl_(std::make_unique<Impl>(host, port, deadline)) {}
+StoreClient::StoreClient(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline)
+    : impl_(std::make_unique<Impl>(host, port, secret, deadline)) {}
 StoreClient::~StoreClient() = default;
 
 void StoreClient::set(const std::string& key, ByteView value) {

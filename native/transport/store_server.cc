@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -11,6 +14,7 @@
 #include "base/log.h"
 #include "transport/socket.h"
 #include "transport/store.h"
+#include "transport/store_connection.h"
 #include "transport/store_wire.h"
 #include "transport/thread.h"
 #include "transport/wire.h"
@@ -21,16 +25,10 @@ namespace {
 // A client that does not read its answers is not read from either, beyond this.
 constexpr std::size_t kMaxUnsentBytes = 64u << 20;
 constexpr int kAcceptPauseMs = 100;
+// A client says hello at once: one that has not done so by then may go where there are no descriptors left.
+constexpr std::int64_t kIdleNs = 1'000'000'000;
 
 ByteView view_of(const std::string& text) { return std::as_bytes(std::span(text)); }
-
-struct Connection {
-  explicit Connection(Fd socket) : fd(std::move(socket)), in(kStoreMaxFrameBytes) {}
-  Fd fd;
-  FrameAssembler in;
-  SendQueue out;
-  bool greeted = false;
-};
 
 /// A get that waits for the first of its keys that does not exist: so it costs one entry, however many keys it has.
 struct WaitingGet {
@@ -50,47 +48,69 @@ WaitingGet read_get(std::uint64_t id, std::uint32_t request, StoreOp op, ByteRea
   return get;
 }
 
+/// What other threads ask of the server's.
+struct Orders {
+  StopSignal signal;
+  std::mutex mutex;
+  bool stop = false;
+  std::string refusal;  // why no get is waited with any more; empty while they are
+
+  void give(const std::function<void()>& change) {
+    {
+      const std::lock_guard lock(mutex);
+      change();
+    }
+    signal.raise();
+  }
+};
+
 /// The server's state and loop; used by the server thread alone.
 class Service {
  public:
-  Service(Fd listener, const StopSignal& stop, std::atomic<std::uint64_t>& requests)
-      : listener_(std::move(listener)), stop_(stop), requests_(requests) {}
+  Service(Fd listener, Secret secret, Orders& orders, std::atomic<std::uint64_t>& requests)
+      : listener_(std::move(listener)), secret_(std::move(secret)), orders_(orders), requests_(requests) {}
   void run();
 
  private:
   void gather_events();
   void accept_waiting();
   void serve(std::uint64_t id, short events);
-  void read_from(std::uint64_t id, Connection& connection);
-  void handle_frames(std::uint64_t id, Connection& connection);
-  void handle(std::uint64_t id, Connection& connection, ByteReader request);
-  void set(Connection& connection, std::uint32_t request, ByteReader& fields);
+  void read_from(std::uint64_t id, StoreConnection& connection);
+  [[nodiscard]] int poll_ms() const;
+  void drop_late();
+  [[nodiscard]] bool obey();
+  void drop_oldest_unproven();
+  void handle_frames(std::uint64_t id, StoreConnection& connection);
+  void handle(std::uint64_t id, StoreConnection& connection, ByteReader request);
+  void set(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
   void get(WaitingGet get);
   void answer(const WaitingGet& get, StoreStatus status);
-  void add(Connection& connection, std::uint32_t request, ByteReader& fields);
+  void add(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
   void cancel(std::uint64_t id, std::uint32_t request);
   void put(const std::string& key, Bytes value);
-  void flush(std::uint64_t id, Connection& connection);
+  void flush(std::uint64_t id, StoreConnection& connection);
   void drop(std::uint64_t id, const std::string& why);
-  static void answer(Connection& connection, std::uint32_t request, StoreStatus status, ByteView value);
+  static void answer(StoreConnection& connection, std::uint32_t request, StoreStatus status, ByteView value);
 
   Fd listener_;
-  const StopSignal& stop_;
+  const Secret secret_;
+  Orders& orders_;
+  std::string refused_;  // the reason, once it is known here
   std::atomic<std::uint64_t>& requests_;
   bool accept_paused_ = false;
   RareWarning descriptors_;
   std::uint64_t next_id_ = 1;
-  std::map<std::uint64_t, Connection> connections_;
+  std::map<std::uint64_t, StoreConnection> connections_;
   std::unordered_map<std::string, Bytes> values_;
   std::unordered_map<std::string, std::vector<WaitingGet>> waiting_;
   std::vector<pollfd> events_;
-  std::vector<std::uint64_t> event_ids_;  // 0: the stop signal or the listener
+  std::vector<std::uint64_t> event_ids_;  // 0: the orders or the listener
 };
 
 void Service::gather_events() {
-  events_.assign({{.fd = stop_.fd(), .events = POLLIN, .revents = 0},
+  events_.assign({{.fd = orders_.signal.fd(), .events = POLLIN, .revents = 0},
                   {.fd = accept_paused_ ? -1 : listener_.get(), .events = POLLIN, .revents = 0}});
-  event_ids_.assign(2, 0);
+  event_ids_.assign(events_.size(), 0);
   for (const auto& [id, connection] : connections_) {
     const bool read = connection.out.size() < kMaxUnsentBytes;
     const auto wanted = static_cast<short>((read ? POLLIN : 0) | (connection.out.empty() ? 0 : POLLOUT));
@@ -102,11 +122,12 @@ void Service::gather_events() {
 void Service::run() {
   while (true) {
     gather_events();
-    const int count = ::poll(events_.data(), events_.size(), accept_paused_ ? kAcceptPauseMs : -1);
+    const int count = ::poll(events_.data(), events_.size(), poll_ms());
     accept_paused_ = false;
     if (count < 0 && errno != EINTR) throw_errno("store server: poll");
+    drop_late();
     if (count <= 0) continue;
-    if (events_[0].revents != 0) return;
+    if (events_[0].revents != 0 && obey()) return;
     for (std::size_t i = 2; i < events_.size(); ++i) {
       if (events_[i].revents != 0) serve(event_ids_[i], events_[i].revents);
     }
@@ -114,13 +135,60 @@ void Service::run() {
   }
 }
 
+/// Looks at what other threads ask for; true when the server is to end.
+bool Service::obey() {
+  orders_.signal.clear();
+  {
+    const std::lock_guard lock(orders_.mutex);
+    if (orders_.stop) return true;
+    refused_ = orders_.refusal;
+  }
+  for (auto& [key, gets] : std::exchange(waiting_, {})) {
+    for (WaitingGet& one : gets) get(std::move(one));
+  }
+  return false;
+}
+
+int Service::poll_ms() const {
+  if (accept_paused_) return kAcceptPauseMs;
+  // The first that is unproven is the oldest of them.
+  const auto waited_for = std::ranges::find_if(connections_, [](const auto& entry) { return !entry.second.proven; });
+  if (waited_for == connections_.end()) return -1;
+  return static_cast<int>(waited_for->second.until.remaining_ns() / 1'000'000 + 1);
+}
+
 void Service::accept_waiting() {
   try {
-    while (std::optional<Fd> fd = accept_tcp(listener_.get())) connections_.try_emplace(next_id_++, std::move(*fd));
+    // Some at a time: those that have come say something before later ones can push them out.
+    for (std::size_t accepted = 0; accepted < kMaxUnproven / 4; ++accepted) {
+      std::optional<Fd> fd = accept_tcp(listener_.get());
+      if (!fd) return;
+      connections_.try_emplace(next_id_++, std::move(*fd));
+      const auto unproven = std::ranges::count_if(connections_, [](const auto& entry) { return !entry.second.proven; });
+      if (static_cast<std::size_t>(unproven) > kMaxUnproven) drop_oldest_unproven();
+    }
   } catch (const Error& error) {  // out of descriptors: serve those who are here, look again a little later
     descriptors_.warn("store server: ", error.what());
+    const auto idle = std::ranges::find_if(connections_, [](const auto& entry) {
+      return !entry.second.proven && entry.second.until.remaining_ns() < kProofTimeNs - kIdleNs;
+    });
+    if (idle != connections_.end()) drop(idle->first, "it says nothing, and there are no descriptors left");
     accept_paused_ = true;
   }
+}
+
+void Service::drop_late() {
+  while (true) {
+    const auto late = std::ranges::find_if(
+        connections_, [](const auto& entry) { return !entry.second.proven && entry.second.until.expired(); });
+    if (late == connections_.end()) return;
+    drop(late->first, "it did not prove in time that it belongs to this job");
+  }
+}
+
+void Service::drop_oldest_unproven() {
+  const auto oldest = std::ranges::find_if(connections_, [](const auto& entry) { return !entry.second.proven; });
+  drop(oldest->first, "too many connections that have not proved that they belong to this job");
 }
 
 void Service::serve(std::uint64_t id, short events) {
@@ -137,25 +205,20 @@ void Service::serve(std::uint64_t id, short events) {
   }
 }
 
-void Service::read_from(std::uint64_t id, Connection& connection) {
+void Service::read_from(std::uint64_t id, StoreConnection& connection) {
   const Transfer transfer = read_some(connection.fd.get(), connection.in.space());
   if (transfer.closed) return drop(id, "");
   connection.in.filled(transfer.bytes);
-  if (!connection.greeted) {
-    const std::optional<ByteView> magic = connection.in.take_raw(sizeof(kStoreMagic));
-    if (!magic) return;
-    if (ByteReader(*magic).u32() != kStoreMagic) throw Protocol("it does not speak the protocol of the store");
-    connection.greeted = true;
-  }
+  if (!connection.proven && !prove(connection, secret_)) return flush(id, connection);
   handle_frames(id, connection);
 }
 
-void Service::handle_frames(std::uint64_t id, Connection& connection) {
+void Service::handle_frames(std::uint64_t id, StoreConnection& connection) {
   while (const std::optional<ByteView> frame = connection.in.next()) handle(id, connection, ByteReader(*frame));
   flush(id, connection);
 }
 
-void Service::handle(std::uint64_t id, Connection& connection, ByteReader request) {
+void Service::handle(std::uint64_t id, StoreConnection& connection, ByteReader request) {
   const auto op = static_cast<StoreOp>(request.u8());
   const std::uint32_t number = request.u32();
   requests_.fetch_add(1, std::memory_order_relaxed);  // a figure for tests and logs: orders nothing
@@ -174,7 +237,7 @@ void Service::handle(std::uint64_t id, Connection& connection, ByteReader reques
   throw Protocol("unknown operation " + std::to_string(static_cast<int>(op)));
 }
 
-void Service::set(Connection& connection, std::uint32_t request, ByteReader& fields) {
+void Service::set(StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
   const std::string key = fields.string();
   const ByteView value = fields.blob();
   fields.expect_end();
@@ -185,13 +248,16 @@ void Service::set(Connection& connection, std::uint32_t request, ByteReader& fie
 void Service::get(WaitingGet get) {
   while (get.next < get.keys.size() && values_.contains(get.keys[get.next])) ++get.next;
   if (get.next == get.keys.size()) return answer(get, StoreStatus::kOk);
+  if (!refused_.empty()) {
+    return answer(connections_.at(get.connection), get.request, StoreStatus::kRefused, view_of(refused_));
+  }
   std::vector<WaitingGet>& waiting = waiting_[get.keys[get.next]];
   waiting.push_back(std::move(get));
 }
 
 /// Only queues. The handler of the connection's request flushes, or the loop when poll() finds it writable.
 void Service::answer(const WaitingGet& get, StoreStatus status) {
-  Connection& connection = connections_.at(get.connection);
+  StoreConnection& connection = connections_.at(get.connection);
   if (!get.all) {
     const auto found = values_.find(get.keys.front());
     return answer(connection, get.request, status, found == values_.end() ? ByteView() : ByteView(found->second));
@@ -205,7 +271,7 @@ void Service::answer(const WaitingGet& get, StoreStatus status) {
   answer(connection, get.request, status, table.bytes());
 }
 
-void Service::add(Connection& connection, std::uint32_t request, ByteReader& fields) {
+void Service::add(StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
   const std::string key = fields.string();
   const std::int64_t amount = fields.i64();
   fields.expect_end();
@@ -250,7 +316,7 @@ void Service::put(const std::string& key, Bytes value) {
   for (WaitingGet& one : gets) get(std::move(one));
 }
 
-void Service::answer(Connection& connection, std::uint32_t request, StoreStatus status, ByteView value) {
+void Service::answer(StoreConnection& connection, std::uint32_t request, StoreStatus status, ByteView value) {
   ByteWriter writer;
   writer.u32(request);
   writer.u8(static_cast<std::uint8_t>(status));
@@ -258,7 +324,7 @@ void Service::answer(Connection& connection, std::uint32_t request, StoreStatus 
   connection.out.push_frame(writer.bytes());
 }
 
-void Service::flush(std::uint64_t id, Connection& connection) {
+void Service::flush(std::uint64_t id, StoreConnection& connection) {
   while (!connection.out.empty()) {
     const Transfer transfer = write_some(connection.fd.get(), connection.out.pending());
     if (transfer.closed) return drop(id, "");
@@ -279,10 +345,11 @@ void Service::drop(std::uint64_t id, const std::string& why) {
 }  // namespace
 
 struct StoreServer::Impl {
-  Impl(const std::string& host, std::uint16_t wanted_port) {
+  Impl(const std::string& host, std::uint16_t wanted_port, Secret secret) {
     Fd listener = listen_tcp(host, wanted_port);
     port = local_port(listener.get());
-    thread = start_thread("rt-store", [service = std::make_shared<Service>(std::move(listener), stop, requests)] {
+    auto service = std::make_shared<Service>(std::move(listener), std::move(secret), orders, requests);
+    thread = start_thread("rt-store", [service = std::move(service)] {
       try {
         service->run();
       } catch (const std::exception& error) {  // clients see their connections close
@@ -291,21 +358,25 @@ struct StoreServer::Impl {
     });
   }
   ~Impl() {
-    stop.raise();
+    orders.give([this] { orders.stop = true; });
     thread.join();
   }
 
-  StopSignal stop;
+  Orders orders;
   std::atomic<std::uint64_t> requests{0};
   std::uint16_t port = 0;
   std::thread thread;
 };
 
-StoreServer::StoreServer(const std::string& host, std::uint16_t port) : impl_(std::make_unique<Impl>(host, port)) {}
+StoreServer::StoreServer(const std::string& host, std::uint16_t port, Secret secret)
+    : impl_(std::make_unique<Impl>(host, port, std::move(secret))) {}
 StoreServer::~StoreServer() {
   if (!home_.here()) (void)impl_.release();  // in a forked child: the serving thread is the parent's
 }
 std::uint16_t StoreServer::port() const noexcept { return impl_->port; }
+void StoreServer::refuse_waiting(const std::string& reason) {
+  impl_->orders.give([&] { impl_->orders.refusal = reason; });
+}
 std::uint64_t StoreServer::requests() const noexcept { return impl_->requests.load(std::memory_order_relaxed); }
 
 }  // namespace ringtune

@@ -1,17 +1,27 @@
 // What store client and server say to each other.
 //
-// The client opens with kStoreMagic. Then frames: client {u8 operation, u32 request, ...}, server {u32 request, u8
-// status, blob}. A get is answered when all its keys exist; a cancelled get is answered with kMissing unless its answer
-// is under way.
+// Both prove that they know the job's secret: client {kStoreMagic, nonce}, server {kStoreMagic, nonce, proof}, client
+// {proof} (see handshake.h). Then frames: client {u8 operation, u32 request, ...}, server {u32 request, u8 status,
+// blob}. A get is answered when all its keys exist; a cancelled get is answered with kMissing unless its answer is
+// under way.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "transport/handshake.h"
 
 namespace ringtune {
 
-inline constexpr std::uint32_t kStoreMagic = 0x31535452;  // "RTS1" as it stands on the wire
+inline constexpr std::uint32_t kStoreMagic = 0x32535452;  // "RTS2" as it stands on the wire
+inline constexpr std::size_t kStoreHelloBytes = sizeof(kStoreMagic) + sizeof(Nonce);
+inline constexpr std::size_t kStoreChallengeBytes = kStoreHelloBytes + sizeof(Digest);
 inline constexpr std::size_t kStoreMaxFrameBytes = std::size_t{1} << 30;
+
+/// What a connection to a store is for, in its handshake.
+[[nodiscard]] inline ByteView store_purpose() noexcept { return std::as_bytes(std::span(std::string_view("store"))); }
 
 enum class StoreOp : std::uint8_t {
   kSet = 1,     // string key, blob value -> empty blob

@@ -12,13 +12,13 @@ namespace ringtune {
 namespace {
 
 constexpr std::uint32_t kHelloMagic = 0x4c475452;  // "RTGL" on the wire
-constexpr std::uint32_t kWireVersion = 2;
+constexpr std::uint32_t kWireVersion = 3;
 constexpr std::size_t kMaxHelloBytes = 4096;
-constexpr std::size_t kMaxStrangers = 256;
 
-enum class Verdict : std::uint32_t { kWelcome = 0, kWrongVersion = 1, kWrongJob = 2, kWrongRank = 3 };
+enum class Verdict : std::uint32_t { kWelcome = 0, kWrongVersion = 1, kWrongJob = 2, kWrongRank = 3, kProve = 4 };
 
-Bytes hello_frame(const std::string& job, int rank, const BootstrapRequest& request) {
+/// {magic, version, job, from, to, channel, nonce}: what a connection is for, which both proofs cover.
+Bytes hello_of(const std::string& job, int rank, const BootstrapRequest& request, const Nonce& nonce) {
   ByteWriter hello;
   hello.u32(kHelloMagic);
   hello.u32(kWireVersion);
@@ -26,18 +26,25 @@ Bytes hello_frame(const std::string& job, int rank, const BootstrapRequest& requ
   hello.i32(rank);
   hello.i32(request.peer);
   hello.string(request.channel);
-  Bytes frame;
-  append_frame(frame, hello.bytes());
-  if (frame.size() > kMaxHelloBytes) throw InvalidArgument("job and channel names exceed 4000 bytes");
-  return frame;
+  hello.raw(nonce);
+  if (hello.bytes().size() > kMaxHelloBytes) throw InvalidArgument("job and channel names exceed 4000 bytes");
+  return hello.take();
 }
 
 /// A fresh connection has room for these few bytes; if it broke, the reader finds out.
-void send_verdict(int fd, Verdict verdict) {
+void send_frame(int fd, ByteView payload) {
+  Bytes frame;
+  append_frame(frame, payload);
+  (void)write_some(fd, frame);
+}
+
+/// {magic, version, verdict}, and with kProve {nonce, proof}.
+void send_verdict(int fd, Verdict verdict, ByteView more = {}) {
   ByteWriter writer;
   writer.u32(kHelloMagic);
   writer.u32(kWireVersion);
   writer.u32(static_cast<std::uint32_t>(verdict));
+  writer.raw(more);
   (void)write_some(fd, writer.bytes());
 }
 
@@ -75,8 +82,30 @@ void read_exactly(const BootstrapRequest& request, Waker& waker, int fd, std::sp
   }
 }
 
-TcpBootstrap::TcpBootstrap(std::string job, int rank, const std::string& bind_address, Waker& waker)
-    : job_(std::move(job)), rank_(rank), waker_(waker), listener_(listen_tcp(bind_address, 0)) {}
+namespace {
+
+void read_verdict(const BootstrapRequest& request, Waker& waker, int fd, const std::string& where,
+                  const std::string& job, Verdict expected) {
+  std::array<std::byte, 12> bytes;
+  read_exactly(request, waker, fd, bytes);
+  ByteReader reader(bytes);
+  const std::uint32_t magic = reader.u32();
+  const std::uint32_t version = reader.u32();
+  const auto verdict = static_cast<Verdict>(reader.u32());
+  if (magic != kHelloMagic) throw Protocol("what listens at " + where + " is not " + request.peer_name);
+  if (verdict != expected) {
+    throw Protocol(request.peer_name + " at " + where + " refused the connection: " + refusal(verdict, version, job));
+  }
+}
+
+}  // namespace
+
+TcpBootstrap::TcpBootstrap(std::string job, int rank, const std::string& bind_address, Secret secret, Waker& waker)
+    : job_(std::move(job)),
+      rank_(rank),
+      secret_(std::move(secret)),
+      waker_(waker),
+      listener_(listen_tcp(bind_address, 0)) {}
 
 std::uint16_t TcpBootstrap::port() const { return local_port(listener_.get()); }
 
@@ -109,31 +138,37 @@ void TcpBootstrap::pause(const BootstrapRequest& request, std::uint32_t ticket) 
 }
 
 void TcpBootstrap::welcome_strangers() {
+  // Each is heard before others can push it out.
   while (std::optional<Fd> fd = accept_tcp(listener_.get())) {
-    if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();  // closing it also ends its watch
-    strangers_.push_back({.fd = std::move(*fd), .in = FrameAssembler(kMaxHelloBytes)});
+    if (strangers_.size() >= kMaxUnproven) strangers_.pop_front();  // closing it also ends its watch
+    strangers_.push_back(
+        {.fd = std::move(*fd), .in = FrameAssembler(kMaxHelloBytes), .until = Deadline::after(kProofTimeNs)});
+    (void)welcome(std::prev(strangers_.end()));
   }
-  for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
-    waker_.watch(stranger->fd.get(), false);
-    const bool stays = hear(*stranger);
-    if (stays) {
-      ++stranger;
-      continue;
-    }
-    if (stranger->fd) waker_.unwatch(stranger->fd.get());
-    stranger = strangers_.erase(stranger);
-  }
+  for (auto stranger = strangers_.begin(); stranger != strangers_.end();) stranger = welcome(stranger);
 }
 
-/// True while the hello is incomplete. Never throws for what a stranger says: that is only logged.
+std::list<TcpBootstrap::Stranger>::iterator TcpBootstrap::welcome(std::list<Stranger>::iterator stranger) {
+  waker_.watch(stranger->fd.get(), false);
+  // It is heard first: this rank may have looked at nobody since the time was over.
+  if (hear(*stranger) && !stranger->until.expired()) return std::next(stranger);
+  if (stranger->fd) waker_.unwatch(stranger->fd.get());
+  return strangers_.erase(stranger);
+}
+
+/// True while it has not said all. Never throws for what a stranger says: that is only logged.
 bool TcpBootstrap::hear(Stranger& stranger) {
   try {
     while (true) {
       const Transfer transfer = read_some(stranger.fd.get(), stranger.in.space());
       if (transfer.closed) return false;
       stranger.in.filled(transfer.bytes);
-      if (const std::optional<ByteView> hello = stranger.in.next()) {
-        identify(stranger, *hello);
+      while (const std::optional<ByteView> frame = stranger.in.next()) {
+        if (stranger.hello.empty()) {
+          challenge(stranger, *frame);
+          continue;
+        }
+        admit(stranger, *frame);
         return false;
       }
       if (transfer.bytes == 0) return true;
@@ -144,7 +179,7 @@ bool TcpBootstrap::hear(Stranger& stranger) {
   }
 }
 
-void TcpBootstrap::identify(Stranger& stranger, ByteView hello) {
+void TcpBootstrap::challenge(Stranger& stranger, ByteView hello) {
   ByteReader reader(hello);
   if (reader.u32() != kHelloMagic) throw Protocol("not a hello of ringtune");
   const std::uint32_t version = reader.u32();
@@ -156,13 +191,34 @@ void TcpBootstrap::identify(Stranger& stranger, ByteView hello) {
   const std::string job = reader.string();
   const int from = reader.i32();
   const int to = reader.i32();
-  std::string channel = reader.string();
+  (void)reader.string();  // the channel
+  reader.raw(stranger.handshake.caller);
   reader.expect_end();
   if (job != job_) refuse(Verdict::kWrongJob, "job '" + job + "' instead of '" + job_ + "'");
   if (to != rank_) {
     refuse(Verdict::kWrongRank, "rank " + std::to_string(from) + " looks for rank " + std::to_string(to) +
                                     ", this is rank " + std::to_string(rank_));
   }
+  stranger.hello.assign(hello.begin(), hello.end());
+  stranger.handshake.listener = fresh_nonce();
+  ByteWriter answer;
+  answer.raw(stranger.handshake.listener);
+  answer.raw(stranger.handshake.proof(secret_, Side::kListener, hello));
+  send_verdict(stranger.fd.get(), Verdict::kProve, answer.bytes());
+}
+
+/// Takes the connection for what its hello said, once that is proved.
+void TcpBootstrap::admit(Stranger& stranger, ByteView proof) {
+  if (!stranger.handshake.holds(secret_, Side::kCaller, stranger.hello, proof)) {
+    throw Protocol("it does not know the secret of this job");
+  }
+  ByteReader reader(stranger.hello);
+  (void)reader.u32();
+  (void)reader.u32();
+  (void)reader.string();
+  const int from = reader.i32();
+  (void)reader.i32();
+  std::string channel = reader.string();
   waker_.unwatch(stranger.fd.get());
   // A second hello for the same channel means that the dialler gave up on the first one: the newest counts.
   waiting_[{from, std::move(channel)}] = std::move(stranger.fd);
@@ -188,8 +244,11 @@ Fd TcpBootstrap::dial(const BootstrapRequest& request, const std::string& host, 
   }
   const WatchScope scope(waker_, attempt.fd.get());
   finish_connect(request, attempt.fd.get(), where);
-  (void)write_some(attempt.fd.get(), hello_frame(job_, rank_, request));  // fits a fresh connection's buffer
-  read_verdict(request, attempt.fd.get(), where);
+  const Nonce nonce = fresh_nonce();
+  const Bytes hello = hello_of(job_, rank_, request, nonce);
+  send_frame(attempt.fd.get(), hello);
+  prove(request, attempt.fd.get(), where, hello, nonce);
+  read_verdict(request, waker_, attempt.fd.get(), where, job_, Verdict::kWelcome);
   return std::move(attempt.fd);
 }
 
@@ -211,17 +270,18 @@ void TcpBootstrap::finish_connect(const BootstrapRequest& request, int fd, const
                                    "interface");
 }
 
-void TcpBootstrap::read_verdict(const BootstrapRequest& request, int fd, const std::string& where) const {
-  std::array<std::byte, 12> bytes;
-  read_exactly(request, waker_, fd, bytes);
-  ByteReader reader(bytes);
-  const std::uint32_t magic = reader.u32();
-  const std::uint32_t version = reader.u32();
-  const auto verdict = static_cast<Verdict>(reader.u32());
-  if (magic != kHelloMagic) throw Protocol("what listens at " + where + " is not " + request.peer_name);
-  if (verdict != Verdict::kWelcome) {
-    throw Protocol(request.peer_name + " at " + where + " refused the connection: " + refusal(verdict, version, job_));
+void TcpBootstrap::prove(const BootstrapRequest& request, int fd, const std::string& where, ByteView hello,
+                         const Nonce& nonce) const {
+  read_verdict(request, waker_, fd, where, job_, Verdict::kProve);
+  Handshake handshake{.caller = nonce};
+  Digest proof;
+  read_exactly(request, waker_, fd, handshake.listener);
+  read_exactly(request, waker_, fd, proof);
+  if (!handshake.holds(secret_, Side::kListener, hello, proof)) {
+    throw Protocol("what listens at " + where + " does not know the secret of this job: it is not " +
+                   request.peer_name + ", or the ranks have different secrets (RINGTUNE_SECRET)");
   }
+  send_frame(fd, handshake.proof(secret_, Side::kCaller, hello));
 }
 
 }  // namespace ringtune

@@ -1,5 +1,6 @@
 // Two ranks find each other on TCP: one listening socket per rank; the higher rank dials, the lower one accepts, and a
-// hello names job, ranks and channel, so that connections may come in any order and strangers are turned away.
+// hello names job, ranks and channel, so that connections may come in any order. Both prove that they know the job's
+// secret (see handshake.h), each proof being good for these ranks and this channel alone: strangers are turned away.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "transport/handshake.h"
 #include "transport/link_table.h"
 #include "transport/waker.h"
 #include "transport/wire.h"
@@ -29,7 +31,7 @@ struct BootstrapRequest {
 class TcpBootstrap {
  public:
   /// Throws Error with address and reason.
-  TcpBootstrap(std::string job, int rank, const std::string& bind_address, Waker& waker);
+  TcpBootstrap(std::string job, int rank, const std::string& bind_address, Secret secret, Waker& waker);
   [[nodiscard]] std::uint16_t port() const;
 
   /// Blocks until the peer (a higher rank) has dialled for this channel. Throws Timeout naming the peer, or as
@@ -43,20 +45,27 @@ class TcpBootstrap {
   struct Stranger {
     Fd fd;
     FrameAssembler in;
+    Deadline until;  // by then it must have said all
+    Handshake handshake = {};
+    Bytes hello = {};  // once it has come
   };
   void welcome_strangers();
+  std::list<Stranger>::iterator welcome(std::list<Stranger>::iterator stranger);
   [[nodiscard]] bool hear(Stranger& stranger);
-  void identify(Stranger& stranger, ByteView hello);
+  void challenge(Stranger& stranger, ByteView hello);
+  void admit(Stranger& stranger, ByteView proof);
   [[nodiscard]] Fd take_match(const BootstrapRequest& request);
   void pause(const BootstrapRequest& request, std::uint32_t ticket) const;
   void finish_connect(const BootstrapRequest& request, int fd, const std::string& where) const;
-  void read_verdict(const BootstrapRequest& request, int fd, const std::string& where) const;
+  void prove(const BootstrapRequest& request, int fd, const std::string& where, ByteView hello,
+             const Nonce& nonce) const;
 
   std::string job_;
   int rank_;
+  Secret secret_;
   Waker& waker_;
   Fd listener_;
-  std::list<Stranger> strangers_;                      // connected, hello not complete
+  std::list<Stranger> strangers_;                      // connected, not yet proved to be ranks of this job
   std::map<std::pair<int, std::string>, Fd> waiting_;  // said hello for a channel that accept() has not asked for yet
 };
 

@@ -1,5 +1,6 @@
 #include "transport/wire.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::size_t kHeaderBytes = 4;
+constexpr std::size_t kKeptBytes = 1 << 20;  // of the room for frames, between them
 
 }  // namespace
 
@@ -30,7 +32,16 @@ std::span<std::byte> FrameAssembler::space() {
     end_ -= begin_;
     begin_ = 0;
   }
-  if (buffer_.size() < end_ + kReadBytes) buffer_.resize(2 * end_ + kReadBytes);
+  if (end_ == 0 && buffer_.size() > kKeptBytes) buffer_ = Bytes();  // a large frame's memory goes with it
+  if (buffer_.size() < end_ + kReadBytes) {
+    std::size_t wanted = 2 * end_ + kReadBytes;
+    // No more than the frame that is coming in needs, as far as it has come: a length alone claims nothing.
+    if (end_ >= kHeaderBytes) {
+      wanted = std::min(wanted, std::max(kHeaderBytes + ByteReader(buffer_).u32(), end_) + kReadBytes);
+    }
+    buffer_.reserve(wanted);
+    buffer_.resize(wanted);
+  }
   return std::span(buffer_).subspan(end_);
 }
 

@@ -36,6 +36,7 @@ class FrameAssembler {
 class SendQueue {
  public:
   void push_frame(ByteView payload) { append_frame(bytes_, payload); }
+  void push_raw(ByteView bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
   [[nodiscard]] std::size_t size() const noexcept { return bytes_.size() - sent_; }
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   [[nodiscard]] ByteView pending() const noexcept { return ByteView(bytes_).subspan(sent_); }

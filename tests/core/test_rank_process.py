@@ -43,6 +43,7 @@ def claimed(
         start_time(os.getpid()),
         *rank_and_size,
         None,
+        "the secret",
         "j.1",
         rank_process._sums(environ),
     )
@@ -109,7 +110,7 @@ def test_a_session_leaves_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
     for name, value in LAUNCHED["ringtune"].items():
         monkeypatch.setenv(name, value)
-    rank_process.publish(Placement(rank=1, size=2), ("127.0.0.1", 7), "j.1")
+    rank_process.publish(Placement(rank=1, size=2), ("127.0.0.1", 7), "j.1", "the secret")
     claim = rank_process._read(os.environ)
     assert claim is not None and claim.is_own()
     assert (claim.rank, claim.size, claim.store, claim.job) == (1, 2, ("127.0.0.1", 7), "j.1")

@@ -100,6 +100,30 @@ def test_a_rank_killed_while_all_are_idle(victim: int, transport: str, fresh: Ge
 
 
 @TRANSPORTS
+@pytest.mark.parametrize("repeated", [False, True], ids=["idle", "reducing"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_frozen_rank_is_an_error_that_names_it(victim: int, repeated: bool, transport: str, fresh: GetJob) -> None:
+    """Rank 0 too, for which the others would else wait for ever: all of them negotiate through it."""
+    limit_s = 2.0
+    job = fresh(3, transport=transport, liveness_timeout=limit_s)
+    job.run(common.wait_for_all, name="x")
+    if repeated:
+        job.start(common.until_failure)
+        time.sleep(0.3)
+    job.ranks[victim].signal(signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    survivors = [rank for number, rank in enumerate(job.ranks) if number != victim]
+    for rank in [] if repeated else survivors:
+        rank.send(common.until_failure, {})
+    for rank in survivors:
+        ((kind, message, raised_at),) = rank.answer()
+        assert kind == "PeerLost"
+        assert re.search(rf"rank {victim} on host \S+ has given no sign of life for 2 s", message), message
+        assert "allreduce.loop" in message, message
+        assert raised_at - stopped_at < limit_s + LOST_WITHIN_S
+
+
+@TRANSPORTS
 def test_a_rank_that_waits_for_a_killed_one(transport: str, fresh: GetJob) -> None:
     job = fresh(2, transport=transport)
     job.ranks[0].send(common.until_failure, {})

@@ -14,7 +14,7 @@ try:
 except ImportError:
 
     class StoreServer:
-        def __init__(self, host: str, port: int) -> None:
+        def __init__(self, host: str, port: int, secret: str) -> None:
             self._socket = socket.create_server((host, port))
             self.port = self._socket.getsockname()[1]
 

@@ -114,6 +114,63 @@ def test_stuck_rank_is_killed_when_another_fails(jobs: Jobs, deafness: str) -> N
     wait_for(lambda: none_alive(pids))
 
 
+STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+def test_ctrl_c_ends_a_job_with_a_stopped_rank_at_once(jobs: Jobs) -> None:
+    process, pids = start(jobs, 2, f"if rank == 1: {STOP}\ntime.sleep(300)")
+    wait_for(lambda: any(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in pids))
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=HANG_S)
+    assert process.returncode == 128 + signal.SIGINT
+    assert time.monotonic() - begin < 25, "30 s are what a rank may take that handles the signal"
+    wait_for(lambda: none_alive(pids))
+
+
+def test_a_rank_that_stands_stopped_when_the_others_have_ended_is_ended(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from ringtune.launch import LaunchOptions, launch, supervisor
+
+    monkeypatch.setattr(supervisor, "WAITING_S", 1.0)
+    stopped = jobs.script(f"if rank == 1: {STOP}")
+    assert launch(LaunchOptions([sys.executable, stopped], num_proc=2)) == 128 + signal.SIGKILL
+    said = capfd.readouterr().err
+    assert "still waiting for rank 1 on localhost, since others have ended with code 0" in said
+    assert "ending the rank, which stands stopped for 1 s" in said
+
+
+def test_a_rank_that_works_on_when_the_others_have_ended_is_waited_for(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from ringtune.launch import LaunchOptions, launch, supervisor
+
+    monkeypatch.setattr(supervisor, "WAITING_S", 0.3)
+    slow = jobs.script("if rank == 1: time.sleep(1.5)")
+    assert launch(LaunchOptions([sys.executable, slow], num_proc=2)) == 0
+    assert 1 <= capfd.readouterr().err.count("still waiting for rank 1 on localhost") <= 5
+
+
+def test_ranks_in_init_are_told_of_one_that_was_killed(jobs: Jobs) -> None:
+    result = jobs.run_script(
+        3,
+        """
+        from ringtune import errors, session
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            session.init()
+        except errors.RingtuneError as error:
+            print("said:", error)
+        """,
+    )
+    assert result.returncode == 128 + signal.SIGKILL
+    told = [line for line in result.stdout.splitlines() if "said:" in line]
+    assert len(told) == 2, result.stdout + result.stderr
+    assert all("rank 1 on localhost was killed by SIGKILL" in line for line in told), told
+
+
 def test_killed_launcher_leaves_nothing(jobs: Jobs) -> None:
     process, pids = start(jobs, 2, "time.sleep(300)")
     rank_agents = [child.pid for child in psutil.Process(process.pid).children()]

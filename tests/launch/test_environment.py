@@ -6,11 +6,12 @@ from ringtune.launch.environment import Job, address_towards, for_other_host, me
 from ringtune.launch.hosts import Slot
 from ringtune.launch.launcher import run_name
 
-JOB = Job("job1", 4, 4711, Path("/runs/a"))
+JOB = Job("job1", 4, "secret", "127.0.0.1", 4711, Path("/runs/a"))
 
 
 def test_rank_environment() -> None:
     base = {"PATH": "/bin", "RINGTUNE_RANK": "9", "RINGTUNE_RUN_DIR": "/other", "RINGTUNE_CYCLE_TIME": "5", "RANK": "3"}
+    base |= {"RINGTUNE_SECRET": "of another job", "RINGTUNE_SECRET_FILE": "/secrets/other"}
     environ = rank_environment(JOB, Slot(2, "node1", 0, 2), "10.0.0.1", base, {"RINGTUNE_CYCLE_TIME": "2"})
     assert environ == {
         "PATH": "/bin",
@@ -21,6 +22,7 @@ def test_rank_environment() -> None:
         "RINGTUNE_HOSTNAME": "node1",
         "RINGTUNE_STORE": "10.0.0.1:4711",
         "RINGTUNE_JOB": "job1",
+        "RINGTUNE_SECRET": "secret",
         "RINGTUNE_LAUNCHER": "1",
         "RINGTUNE_RUN_DIR": "/runs/a",
         "RINGTUNE_CYCLE_TIME": "2",
@@ -29,7 +31,7 @@ def test_rank_environment() -> None:
 
 
 def test_no_run_folder_no_variable() -> None:
-    job = Job("job1", 1, 4711, None)
+    job = Job("job1", 1, "secret", "127.0.0.1", 4711, None)
     environ = rank_environment(job, Slot(0, "a", 0, 1), "::1", {"RINGTUNE_RUN_DIR": "/other"}, {})
     assert "RINGTUNE_RUN_DIR" not in environ
     assert environ["RINGTUNE_STORE"] == "[::1]:4711"
@@ -37,7 +39,7 @@ def test_no_run_folder_no_variable() -> None:
 
 def test_torchruns_variables_are_set() -> None:
     """What torchrun's documentation promises each rank, but for what belongs to its own agent."""
-    job = Job("job1", 5, 4711, None, ("::1", 4712), ("a", "b"))
+    job = Job("job1", 5, "secret", "127.0.0.1", 4711, None, ("::1", 4712), ("a", "b"))
     foreign = {"RANK": "7", "GROUP_RANK": "9", "ROLE_NAME": "trainer", "TORCHELASTIC_RUN_ID": "x"}
     environ = rank_environment(job, Slot(3, "b", 1, 3), "::1", foreign, {})
     assert {name: value for name, value in environ.items() if "RINGTUNE" not in name} == {
@@ -57,7 +59,7 @@ def test_torchruns_variables_are_set() -> None:
 
 
 def test_what_the_user_set_for_torch_stays() -> None:
-    job = Job("job1", 2, 4711, None, ("127.0.0.1", 4712), ("a",))
+    job = Job("job1", 2, "secret", "127.0.0.1", 4711, None, ("127.0.0.1", 4712), ("a",))
     environ = rank_environment(job, Slot(1, "a", 1, 2), "::1", {"MASTER_ADDR": "here", "RANK": "7"}, {})
     assert (environ["MASTER_ADDR"], environ["MASTER_PORT"], environ["RANK"]) == ("here", "4712", "1")
 

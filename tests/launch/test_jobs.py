@@ -274,7 +274,7 @@ def test_library_sees_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(launcher, "open_store", lambda host: Store())
+    monkeypatch.setattr(launcher, "open_store", lambda host, secret: Store())
     seen: list[tuple[int, str, str]] = []
     options = LaunchOptions(
         command=[sys.executable, "-c", "import sys; print('a\\nb', end=''); print('c', file=sys.stderr); sys.exit(4)"],

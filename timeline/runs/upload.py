@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ringtune import layout
+from ringtune.output_file import open_private
 
 SEGMENT_BYTES = 8 << 20
 """Bytes of a part that travel under one key, before packing."""
@@ -105,9 +106,8 @@ class Collection:
 
     def _fetch_one(self, prefix: str, path: Path, deadline: int) -> None:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(temporary, "wb") as file:
+            with open_private(temporary, "wb") as file:
                 number = 0
                 while packed := self._store.get(key := f"{prefix}/{number}", _left(deadline)):
                     file.write(zlib.decompress(packed))

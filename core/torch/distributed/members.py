@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from ringtune import native
 from ringtune import session as sessions
+from ringtune.bootstrap import secret
 from ringtune.bootstrap.opening import runtime_options
 from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
@@ -20,7 +21,7 @@ from ringtune.errors import RingtuneError, Timeout
 from ringtune.session import JobContext, Session
 from ringtune.torch.distributed.traced import GroupLabel
 
-_KEY = "ringtune/address"
+_KEY, _SECRET_KEY = "ringtune/address", "ringtune/secret"
 _served: list[Rendezvous] = []  # keeps the last world's store alive on rank 0
 
 
@@ -89,13 +90,16 @@ def meet_through(store: Any, base: Config, rank: int, size: int) -> tuple[Config
         The settings with this rank's place in the job, and what keeps the server alive on rank 0.
     """
     rendezvous = Rendezvous()
+    one_host = os.environ.get("LOCAL_WORLD_SIZE") == str(size)
+    rendezvous.secret = secret.through_torch(store, _SECRET_KEY, base, rank, one_host=one_host)
     if rank == 0:
         reach = os.environ.get("MASTER_ADDR", "localhost")
         host, port = rendezvous.serve(base, reach, several_hosts=not reach.startswith(("127.", "localhost")))
         store.set(_KEY, f"{host} {port}")
     host, port_text = store.get(_KEY).decode().split()
     job = f"{base.job or 'torch'}.torch"
-    return dataclasses.replace(base, rank=rank, size=size, store=(host, int(port_text)), job=job), rendezvous
+    store_at, agreed = (host, int(port_text)), rendezvous.secret
+    return dataclasses.replace(base, rank=rank, size=size, store=store_at, job=job, secret=agreed), rendezvous
 
 
 def meet_in_world(prefix: str, base: Config) -> Config:

@@ -38,10 +38,11 @@ inline ShmGroupOptions shm_group_options() {
 /// One member's life: calls `run` with its shared-memory group.
 inline void live(int rank, int members, std::uint16_t port, const std::function<void(ShmGroup&)>& run) {
   constexpr std::int64_t kWaitNs = 10'000'000'000;
-  StoreClient store("127.0.0.1", port, Deadline::after(kWaitNs));
+  StoreClient store("127.0.0.1", port, Secret("bench"), Deadline::after(kWaitNs));
   FabricOptions options;
   options.rank = rank;
   options.size = members;
+  options.secret = "bench";
   options.host = "here";
   auto fabric = make_fabric(options, &store, Deadline::after(kWaitNs));
   const std::vector<int> ranks = all_ranks(members);
@@ -71,7 +72,7 @@ inline int run_members(int members, const std::function<void(ShmGroup&)>& run) {
     }
     children.push_back(pid);
   }
-  StoreServer server("127.0.0.1", 0);  // its threads are not to be forked
+  StoreServer server("127.0.0.1", 0, Secret("bench"));  // its threads are not to be forked
   const std::uint16_t port = server.port();
   for (int rank = 0; rank < members; ++rank) {
     if (::write(port_pipe[1], &port, sizeof port) != sizeof port) return 1;

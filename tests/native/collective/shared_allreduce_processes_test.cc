@@ -35,10 +35,11 @@ std::set<std::string> shared_memory_names() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // an aborted test leaves nobody behind
   const auto deadline = [] { return Deadline::after(20'000'000'000); };
   try {
-    StoreClient store("127.0.0.1", port, deadline());
+    StoreClient store("127.0.0.1", port, Secret("test"), deadline());
     FabricOptions options;
     options.rank = rank;
     options.size = kMembers;
+    options.secret = "test";
     options.host = "test-host";
     const std::unique_ptr<Fabric> fabric = make_fabric(options, &store, deadline());
     fabric->start_monitor([&](int, const std::string& reason) { fabric->abort(reason); });
@@ -82,7 +83,7 @@ TEST_P(SharedAllreduceProcesses, SurvivorsOfAKillSeeTheLossAndNothingIsLeft) {
     children.push_back(pid);
   }
   ::close(running[1]);
-  StoreServer server("127.0.0.1", 0);  // after fork(): it has threads
+  StoreServer server("127.0.0.1", 0, Secret("test"));  // after fork(): it has threads
   const std::uint16_t port = server.port();
   for (int rank = 0; rank < kMembers; ++rank) ASSERT_EQ(::write(ports[1], &port, sizeof port), ssize_t{sizeof port});
   char byte = 0;

@@ -19,6 +19,9 @@
 
 namespace ringtune::testing_support {
 
+inline constexpr const char* kTestSecret = "the secret of the tests";
+inline Secret test_secret() { return Secret(kTestSecret); }
+
 inline Deadline seconds(std::int64_t count) { return Deadline::after(count * 1'000'000'000); }
 inline Deadline milliseconds(std::int64_t count) { return Deadline::after(count * 1'000'000); }
 
@@ -34,17 +37,19 @@ struct Joined {
 /// Fabrics of processes; `choose` sets what is special about each rank.
 inline Joined join_processes(int size, const std::function<void(FabricOptions&)>& choose) {
   Joined joined;
-  joined.server = std::make_unique<StoreServer>("127.0.0.1", 0);
+  joined.server = std::make_unique<StoreServer>("127.0.0.1", 0, test_secret());
   joined.clients.resize(static_cast<std::size_t>(size));
   joined.fabrics.resize(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const auto index = static_cast<std::size_t>(rank);
-      joined.clients[index] = std::make_unique<StoreClient>("127.0.0.1", joined.server->port(), seconds(20));
+      joined.clients[index] =
+          std::make_unique<StoreClient>("127.0.0.1", joined.server->port(), test_secret(), seconds(20));
       FabricOptions options;
       options.rank = rank;
       options.size = size;
+      options.secret = kTestSecret;
       options.host = "test-host";
       choose(options);
       joined.fabrics[index] = make_fabric(options, joined.clients[index].get(), seconds(20));

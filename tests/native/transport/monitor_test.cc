@@ -42,6 +42,7 @@ struct Schedule {
   int size = 3;
   TransportChoice transport = TransportChoice::kAuto;
   int forks_grandchild = -1;  // this rank leaves a process behind that inherits everything
+  std::int64_t silence_ns = 0;
 };
 
 /// The life of a rank in its own process. Never returns.
@@ -76,12 +77,14 @@ class Child {
 
   void live() {
     const auto port = order<std::uint16_t>();
-    StoreClient store("127.0.0.1", port, seconds(20));
+    StoreClient store("127.0.0.1", port, test_secret(), seconds(20));
     FabricOptions options;
     options.rank = rank_;
     options.size = schedule_.size;
+    options.secret = kTestSecret;
     options.host = "test-host";
     options.transport = schedule_.transport;
+    options.silence_ns = schedule_.silence_ns;
     const std::unique_ptr<Fabric> fabric = make_fabric(options, &store, seconds(20));
     fabric->start_monitor([&](int lost, const std::string& reason) {
       report(Event::kLost, lost);
@@ -140,7 +143,7 @@ class Job {
       }
       pids_.push_back(pid);
     }
-    server_ = std::make_unique<StoreServer>("127.0.0.1", std::uint16_t{0});
+    server_ = std::make_unique<StoreServer>("127.0.0.1", std::uint16_t{0}, test_secret());
     for (int rank = 0; rank < schedule.size; ++rank) order(rank, server_->port());
     for (int ready = 0; ready < schedule.size;) {
       const Report report = next(seconds(30));
@@ -170,6 +173,13 @@ class Job {
     const std::int64_t at = now_ns();
     ::kill(pid, SIGKILL);
     reap(pid);
+    return at;
+  }
+
+  /// Sends a rank a signal that it lives through, and returns when.
+  std::int64_t signal(int rank, int number) const {
+    const std::int64_t at = now_ns();
+    ::kill(pids_[static_cast<std::size_t>(rank)], number);
     return at;
   }
 
@@ -213,13 +223,13 @@ class Job {
 using MonitorTest = LeakChecked;
 
 /// Every survivor must report the victim once, and its blocked receiver must return, both within the bound.
-void expect_loss_everywhere(Job& job, const Schedule& schedule, int victim) {
-  const std::int64_t killed_at = job.kill(victim);
+void expect_loss_everywhere(Job& job, const Schedule& schedule, int victim, std::int64_t lost_at,
+                            std::int64_t bound_ns = kBoundNs) {
   std::vector<int> lost(static_cast<std::size_t>(schedule.size));
   std::vector<int> woken(static_cast<std::size_t>(schedule.size));
   for (int reports = 0; reports < 2 * (schedule.size - 1); ++reports) {
     const Report report = job.next(seconds(10));
-    EXPECT_LT(report.at_ns - killed_at, kBoundNs) << "rank " << report.rank;
+    EXPECT_LT(report.at_ns - lost_at, bound_ns) << "rank " << report.rank;
     if (report.event == Event::kLost) {
       EXPECT_EQ(report.value, victim);
       ++lost[static_cast<std::size_t>(report.rank)];
@@ -236,14 +246,14 @@ void expect_loss_everywhere(Job& job, const Schedule& schedule, int victim) {
 TEST_F(MonitorTest, AKilledRankIsReportedEverywhereOverTcp) {
   const Schedule schedule{.transport = TransportChoice::kTcp};
   Job job(schedule);
-  expect_loss_everywhere(job, schedule, 1);
+  expect_loss_everywhere(job, schedule, 1, job.kill(1));
 }
 
 TEST_F(MonitorTest, AKilledRankIsReportedEverywhereOverSharedMemory) {
   const Schedule schedule;
   for (const int victim : {0, 1, 2}) {
     Job job(schedule);
-    expect_loss_everywhere(job, schedule, victim);
+    expect_loss_everywhere(job, schedule, victim, job.kill(victim));
   }
 }
 
@@ -251,8 +261,28 @@ TEST_F(MonitorTest, AKilledRankIsReportedThoughItsForkedWorkersLiveOn) {
   for (const int victim : {0, 1}) {
     const Schedule schedule{.forks_grandchild = victim};
     Job job(schedule);
-    expect_loss_everywhere(job, schedule, victim);
+    expect_loss_everywhere(job, schedule, victim, job.kill(victim));
   }
+}
+
+TEST_F(MonitorTest, AFrozenRankIsReportedEverywhere) {
+  for (const TransportChoice transport : {TransportChoice::kTcp, TransportChoice::kAuto}) {
+    for (const int victim : {0, 1}) {  // rank 0 watches the others, and they it
+      const Schedule schedule{.transport = transport, .silence_ns = 1'000'000'000};
+      Job job(schedule);
+      expect_loss_everywhere(job, schedule, victim, job.signal(victim, SIGSTOP), schedule.silence_ns + kBoundNs);
+    }
+  }
+}
+
+TEST_F(MonitorTest, AJobThatStoodStillAsAWholeGoesOn) {
+  const Schedule schedule{.silence_ns = 1'000'000'000};
+  Job job(schedule);
+  for (const int rank : {0, 1, 2}) job.signal(rank, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::nanoseconds(2 * schedule.silence_ns));
+  for (const int rank : {0, 1, 2}) job.signal(rank, SIGCONT);
+  std::this_thread::sleep_for(std::chrono::nanoseconds(2 * schedule.silence_ns));
+  EXPECT_TRUE(job.silent()) << "nobody was lost, then or later";
 }
 
 TEST_F(MonitorTest, RanksThatLeaveAreNotLost) {

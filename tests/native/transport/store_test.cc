@@ -1,9 +1,12 @@
 #include <poll.h>
 
+#include <array>
+
 #include "base/error.h"
 #include "fabrics.h"
 #include "transport/peer_info.h"
 #include "transport/socket.h"
+#include "transport/store_wire.h"
 
 namespace ringtune::testing_support {
 namespace {
@@ -15,10 +18,19 @@ Bytes text(const std::string& value) {
   return Bytes(view.begin(), view.end());
 }
 
+void append_frame_of_set(ByteWriter& stream) {
+  ByteWriter request;
+  request.u8(static_cast<std::uint8_t>(StoreOp::kSet));
+  request.u32(1);
+  request.string("key");
+  request.blob(text("value"));
+  stream.blob(request.bytes());  // a blob's length stands as a frame's does
+}
+
 TEST_F(StoreTest, KeepsWhatWasSetLast) {
-  const StoreServer server("127.0.0.1", 0);
-  StoreClient a("127.0.0.1", server.port(), seconds(10));
-  StoreClient b("localhost", server.port(), seconds(10));
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient a("127.0.0.1", server.port(), test_secret(), seconds(10));
+  StoreClient b("localhost", server.port(), test_secret(), seconds(10));
   a.set("key", text("one"));
   EXPECT_EQ(b.get("key", seconds(10)), text("one"));
   b.set("key", text("two"));
@@ -31,30 +43,30 @@ TEST_F(StoreTest, KeepsWhatWasSetLast) {
 TEST_F(StoreTest, ServesIpv6) {
   std::unique_ptr<StoreServer> server;
   try {
-    server = std::make_unique<StoreServer>("::1", std::uint16_t{0});
+    server = std::make_unique<StoreServer>("::1", std::uint16_t{0}, test_secret());
   } catch (const Error& error) {
     GTEST_SKIP() << "this machine has no IPv6: " << error.what();
   }
-  StoreClient client("::1", server->port(), seconds(10));
+  StoreClient client("::1", server->port(), test_secret(), seconds(10));
   client.set("key", text("six"));
   EXPECT_EQ(client.get("key", seconds(10)), text("six"));
   EXPECT_EQ(client.local_address(), "::1");
 }
 
 TEST_F(StoreTest, AGetBeforeTheSetWaits) {
-  const StoreServer server("127.0.0.1", 0);
+  const StoreServer server("127.0.0.1", 0, test_secret());
   std::thread getter([&] {
-    StoreClient client("127.0.0.1", server.port(), seconds(10));
+    StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
     EXPECT_EQ(client.get("late", seconds(20)), text("value"));
   });
-  StoreClient client("127.0.0.1", server.port(), seconds(10));
+  StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
   client.set("late", text("value"));
   getter.join();
 }
 
 TEST_F(StoreTest, ATimeoutNamesTheKeyAndLeavesTheConnectionUsable) {
-  const StoreServer server("127.0.0.1", 0);
-  StoreClient client("127.0.0.1", server.port(), seconds(10));
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
   const Timeout error = expect_throw<Timeout>([&] { (void)client.get("absent/key", milliseconds(20)); });
   EXPECT_NE(std::string(error.what()).find("absent/key"), std::string::npos) << error.what();
   client.set("absent/key", text("now"));
@@ -62,12 +74,12 @@ TEST_F(StoreTest, ATimeoutNamesTheKeyAndLeavesTheConnectionUsable) {
 }
 
 TEST_F(StoreTest, AGetOfManyKeysIsOneRequest) {
-  const StoreServer server("127.0.0.1", 0);
-  StoreClient a("127.0.0.1", server.port(), seconds(10));
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient a("127.0.0.1", server.port(), test_secret(), seconds(10));
   std::vector<std::string> keys;
   for (int i = 0; i < 50; ++i) keys.push_back("key/" + std::to_string(i));
   std::thread getter([&] {
-    StoreClient b("127.0.0.1", server.port(), seconds(10));
+    StoreClient b("127.0.0.1", server.port(), test_secret(), seconds(10));
     const std::vector<std::optional<Bytes>> values = b.get_all(keys, seconds(20));
     ASSERT_EQ(values.size(), 50u);
     for (int i = 0; i < 50; ++i) EXPECT_EQ(values[static_cast<std::size_t>(i)], text(std::to_string(i)));
@@ -79,8 +91,8 @@ TEST_F(StoreTest, AGetOfManyKeysIsOneRequest) {
 }
 
 TEST_F(StoreTest, AGetOfManyKeysTellsWhichAreMissing) {
-  const StoreServer server("127.0.0.1", 0);
-  StoreClient client("127.0.0.1", server.port(), seconds(10));
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
   client.set("b", text("B"));
   client.set("d", {});
   const std::vector<std::optional<Bytes>> values = client.get_all({"a", "b", "c", "d"}, milliseconds(20));
@@ -91,11 +103,11 @@ TEST_F(StoreTest, AGetOfManyKeysTellsWhichAreMissing) {
 
 TEST_F(StoreTest, ARendezvousTakesTwoRequestsPerRank) {
   constexpr int kRanks = 24;
-  const StoreServer server("127.0.0.1", 0);
+  const StoreServer server("127.0.0.1", 0, test_secret());
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([&, rank] {
-      StoreClient client("127.0.0.1", server.port(), seconds(10));
+      StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
       FabricOptions options;
       options.rank = rank;
       options.size = kRanks;
@@ -112,16 +124,16 @@ TEST_F(StoreTest, ARendezvousTakesTwoRequestsPerRank) {
 }
 
 TEST_F(StoreTest, AddsAtomically) {
-  const StoreServer server("127.0.0.1", 0);
+  const StoreServer server("127.0.0.1", 0, test_secret());
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      StoreClient client("127.0.0.1", server.port(), seconds(10));
+      StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
       for (int n = 0; n < 250; ++n) client.add("count", 3);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  StoreClient client("127.0.0.1", server.port(), seconds(10));
+  StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
   EXPECT_EQ(client.add("count", -1), 2999);
   client.set("word", text("abc"));
   const Error error = expect_throw<Error>([&] { client.add("word", 1); });
@@ -130,25 +142,25 @@ TEST_F(StoreTest, AddsAtomically) {
 }
 
 TEST_F(StoreTest, CarriesLargeValues) {
-  const StoreServer server("127.0.0.1", 0);
-  StoreClient a("127.0.0.1", server.port(), seconds(10));
-  StoreClient b("127.0.0.1", server.port(), seconds(10));
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient a("127.0.0.1", server.port(), test_secret(), seconds(10));
+  StoreClient b("127.0.0.1", server.port(), test_secret(), seconds(10));
   const Bytes large(20'000'000, std::byte{42});
   a.set("large", large);
   EXPECT_EQ(b.get("large", seconds(20)), large);
 }
 
 TEST_F(StoreTest, ServesManyClientsThatWaitForOneKey) {
-  const StoreServer server("127.0.0.1", 0);
+  const StoreServer server("127.0.0.1", 0, test_secret());
   std::vector<std::thread> threads;
   for (int i = 0; i < 32; ++i) {
     threads.emplace_back([&, i] {
-      StoreClient client("127.0.0.1", server.port(), seconds(10));
+      StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
       client.set("here/" + std::to_string(i), text("x"));
       EXPECT_EQ(client.get("go", seconds(20)), text("!"));
     });
   }
-  StoreClient client("127.0.0.1", server.port(), seconds(10));
+  StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
   for (int i = 0; i < 32; ++i) EXPECT_EQ(client.get("here/" + std::to_string(i), seconds(20)), text("x"));
   client.set("go", text("!"));
   for (std::thread& thread : threads) thread.join();
@@ -161,6 +173,24 @@ Fd raw_client(std::uint16_t port) {
   return std::move(attempt.fd);
 }
 
+/// A client that knows the secret and then says what it likes.
+Fd proven_client(std::uint16_t port) {
+  Fd fd = raw_client(port);
+  Handshake handshake{.caller = fresh_nonce()};
+  ByteWriter hello;
+  hello.u32(kStoreMagic);
+  hello.raw(handshake.caller);
+  (void)write_some(fd.get(), hello.bytes());
+  std::array<std::byte, kStoreChallengeBytes> challenge;
+  for (std::size_t have = 0; have < challenge.size();) {
+    if (!poll_socket(fd.get(), POLLIN, seconds(10))) throw std::runtime_error("no challenge");
+    have += read_some(fd.get(), std::span(challenge).subspan(have)).bytes;
+  }
+  std::copy_n(challenge.begin() + sizeof(kStoreMagic), sizeof(Nonce), handshake.listener.begin());
+  (void)write_some(fd.get(), handshake.proof(test_secret(), Side::kCaller, store_purpose()));
+  return fd;
+}
+
 /// Waits until the server has closed the connection.
 void expect_closed(int fd) {
   std::byte byte{};
@@ -171,19 +201,18 @@ void expect_closed(int fd) {
 }
 
 TEST_F(StoreTest, AMalformedClientLosesOnlyItsOwnConnection) {
-  const StoreServer server("127.0.0.1", 0);
-  StoreClient good("127.0.0.1", server.port(), seconds(10));
-  const std::string magic = "RTS1";
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient good("127.0.0.1", server.port(), test_secret(), seconds(10));
   const std::vector<std::string> garbage{
-      "GET / HTTP/1.1\r\n\r\n",
-      magic + std::string("\xff\xff\xff\xff", 4),                               // a frame beyond the limit
-      magic + std::string("\x05\0\0\0\x09\0\0\0\0", 9),                         // unknown operation
-      magic + std::string("\x01\0\0\0\x01", 5),                                 // truncated request
-      magic + std::string("\x0a\0\0\0\x02\x01\0\0\0\xff\xff\xff\xff\x41", 14),  // a key longer than its frame
-      magic + std::string("\x09\0\0\0\x05\x01\0\0\0\xff\xff\xff\xff", 13),      // more keys than its frame
+      "GET / HTTP/1.1\r\n\r\n",                                         // by a client that has proved nothing
+      std::string("\xff\xff\xff\xff", 4),                               // a frame beyond the limit
+      std::string("\x05\0\0\0\x09\0\0\0\0", 9),                         // unknown operation
+      std::string("\x01\0\0\0\x01", 5),                                 // truncated request
+      std::string("\x0a\0\0\0\x02\x01\0\0\0\xff\xff\xff\xff\x41", 14),  // a key longer than its frame
+      std::string("\x09\0\0\0\x05\x01\0\0\0\xff\xff\xff\xff", 13),      // more keys than its frame
   };
   for (const std::string& bytes : garbage) {
-    const Fd fd = raw_client(server.port());
+    const Fd fd = bytes.starts_with("GET") ? raw_client(server.port()) : proven_client(server.port());
     EXPECT_EQ(write_some(fd.get(), std::as_bytes(std::span(bytes))).bytes, bytes.size());
     expect_closed(fd.get());
     good.set("alive", text(bytes));
@@ -192,11 +221,11 @@ TEST_F(StoreTest, AMalformedClientLosesOnlyItsOwnConnection) {
 }
 
 TEST_F(StoreTest, AClientThatVanishesWhileItWaitsDisturbsNobody) {
-  const StoreServer server("127.0.0.1", 0);
-  StoreClient good("127.0.0.1", server.port(), seconds(10));
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient good("127.0.0.1", server.port(), test_secret(), seconds(10));
   {
-    const Fd fd = raw_client(server.port());
-    const std::string get = std::string("RTS1") + std::string("\x0a\0\0\0\x02\x01\0\0\0\x01\0\0\0k", 14);
+    const Fd fd = proven_client(server.port());
+    const std::string get("\x0a\0\0\0\x02\x01\0\0\0\x01\0\0\0k", 14);
     EXPECT_EQ(write_some(fd.get(), std::as_bytes(std::span(get))).bytes, get.size());
   }
   good.set("k", text("v"));
@@ -206,25 +235,26 @@ TEST_F(StoreTest, AClientThatVanishesWhileItWaitsDisturbsNobody) {
 TEST_F(StoreTest, AClientWaitsForAServerThatStartsLater) {
   std::uint16_t port = 0;
   {
-    port = StoreServer("127.0.0.1", 0).port();
+    port = StoreServer("127.0.0.1", 0, test_secret()).port();
   }
-  const Timeout error = expect_throw<Timeout>([&] { StoreClient client("127.0.0.1", port, milliseconds(50)); });
+  const Timeout error =
+      expect_throw<Timeout>([&] { StoreClient client("127.0.0.1", port, test_secret(), milliseconds(50)); });
   EXPECT_NE(std::string(error.what()).find("127.0.0.1:" + std::to_string(port)), std::string::npos) << error.what();
   std::thread client_thread([&] {
-    StoreClient client("127.0.0.1", port, seconds(20));
+    StoreClient client("127.0.0.1", port, test_secret(), seconds(20));
     client.set("key", {});
     EXPECT_TRUE(client.get("done", seconds(20)).empty());
   });
-  const StoreServer server("127.0.0.1", port);
-  StoreClient client("127.0.0.1", port, seconds(20));
+  const StoreServer server("127.0.0.1", port, test_secret());
+  StoreClient client("127.0.0.1", port, test_secret(), seconds(20));
   EXPECT_TRUE(client.get("key", seconds(20)).empty());
   client.set("done", {});
   client_thread.join();
 }
 
 TEST_F(StoreTest, ALostServerIsAnError) {
-  auto server = std::make_unique<StoreServer>("127.0.0.1", std::uint16_t{0});
-  StoreClient client("127.0.0.1", server->port(), seconds(10));
+  auto server = std::make_unique<StoreServer>("127.0.0.1", std::uint16_t{0}, test_secret());
+  StoreClient client("127.0.0.1", server->port(), test_secret(), seconds(10));
   std::thread closer([&] { server.reset(); });
   EXPECT_THROW((void)client.get("never", Deadline::never()), Error);
   closer.join();
@@ -232,10 +262,94 @@ TEST_F(StoreTest, ALostServerIsAnError) {
 }
 
 TEST_F(StoreTest, AnAddressThatCannotBeBoundIsNamed) {
-  const StoreServer first("127.0.0.1", 0);
-  const Error error = expect_throw<Error>([&] { StoreServer second("127.0.0.1", first.port()); });
+  const StoreServer first("127.0.0.1", 0, test_secret());
+  const Error error = expect_throw<Error>([&] { StoreServer second("127.0.0.1", first.port(), test_secret()); });
   EXPECT_NE(std::string(error.what()).find("127.0.0.1:" + std::to_string(first.port())), std::string::npos);
-  EXPECT_THROW(StoreServer("no-such-host.invalid", 0), Error);
+  EXPECT_THROW(StoreServer("no-such-host.invalid", 0, test_secret()), Error);
+}
+
+TEST_F(StoreTest, WhoWaitsInVainIsToldWhy) {
+  StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
+  client.set("there", text("value"));
+  const auto refused = [&](const auto& ask) {
+    return std::string(expect_throw<Error>(ask).what()) == "rank 1 was killed";
+  };
+  std::thread waits([&] {
+    StoreClient other("127.0.0.1", server.port(), test_secret(), seconds(10));
+    EXPECT_TRUE(refused([&] { (void)other.get("never", seconds(20)); }));
+  });
+  std::thread waits_for_many([&] {
+    StoreClient other("127.0.0.1", server.port(), test_secret(), seconds(10));
+    EXPECT_TRUE(refused([&] { (void)other.get_all({"there", "never"}, seconds(20)); }));
+  });
+  while (server.requests() < 3) std::this_thread::yield();
+  server.refuse_waiting("rank 1 was killed");
+  waits.join();
+  waits_for_many.join();
+  EXPECT_TRUE(refused([&] { (void)client.get("later", seconds(20)); }));
+  EXPECT_EQ(client.get("there", seconds(10)), text("value")) << "what is there is still given";
+  client.set("new", text("one"));
+  EXPECT_EQ(client.get("new", seconds(10)), text("one"));
+}
+
+TEST_F(StoreTest, WhoDoesNotKnowTheSecretIsNotServed) {
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  const std::string said = expect_throw<Protocol>([&] {
+                             StoreClient client("127.0.0.1", server.port(), Secret("another"), seconds(20));
+                           }).what();
+  EXPECT_NE(said.find("does not know the secret"), std::string::npos) << said;
+  EXPECT_THROW(Secret(""), InvalidArgument);
+  // A client of its own making, which does not look at the server's proof and asks without one.
+  const Fd raw = raw_client(server.port());
+  ByteWriter hello;
+  hello.u32(kStoreMagic);
+  hello.raw(fresh_nonce());
+  (void)write_some(raw.get(), hello.bytes());
+  std::array<std::byte, kStoreChallengeBytes> challenge;
+  for (std::size_t have = 0; have < challenge.size();) {
+    ASSERT_TRUE(poll_socket(raw.get(), POLLIN, seconds(10)));
+    const Transfer transfer = read_some(raw.get(), std::span(challenge).subspan(have));
+    ASSERT_FALSE(transfer.closed);
+    have += transfer.bytes;
+  }
+  ByteWriter claim;
+  claim.raw(Digest{});
+  append_frame_of_set(claim);
+  (void)write_some(raw.get(), claim.bytes());
+  ASSERT_TRUE(poll_socket(raw.get(), POLLIN, seconds(10)));
+  EXPECT_TRUE(read_some(raw.get(), challenge).closed);
+  EXPECT_EQ(server.requests(), 0u);
+}
+
+TEST_F(StoreTest, IdleConnectionsInAnyNumberLockNobodyOut) {
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  std::vector<Fd> idle;
+  for (std::size_t i = 0; i < kMaxUnproven + 44; ++i) idle.push_back(raw_client(server.port()));
+  StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(20));
+  client.set("key", text("value"));
+  EXPECT_EQ(client.get("key", seconds(10)), text("value"));
+}
+
+TEST_F(StoreTest, AStrangerAtTheAddressIsRefused) {
+  const Fd listener = listen_tcp("127.0.0.1", 0);
+  std::thread foreign([&] {  // answers as a store does, but for the secret
+    ASSERT_TRUE(poll_socket(listener.get(), POLLIN, seconds(10)));
+    const std::optional<Fd> fd = accept_tcp(listener.get());
+    ByteWriter challenge;
+    challenge.u32(kStoreMagic);
+    challenge.raw(fresh_nonce());
+    challenge.raw(Digest{});
+    (void)write_some(fd->get(), challenge.bytes());
+    ASSERT_TRUE(poll_socket(fd->get(), POLLIN, seconds(10)));
+    std::array<std::byte, 256> said;
+    EXPECT_EQ(read_some(fd->get(), said).bytes, kStoreHelloBytes);
+    ASSERT_TRUE(poll_socket(fd->get(), POLLIN, seconds(10)));
+    EXPECT_TRUE(read_some(fd->get(), said).closed) << "nothing of the client's is shown to a stranger";
+  });
+  const std::uint16_t port = local_port(listener.get());
+  EXPECT_THROW(StoreClient("127.0.0.1", port, test_secret(), seconds(20)), Protocol);
+  foreign.join();
 }
 
 }  // namespace

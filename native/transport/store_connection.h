@@ -1,0 +1,31 @@
+// One client of the store's server: its socket, what came and what goes, and whether it has proved that it belongs to
+// the job.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "transport/handshake.h"
+#include "transport/store_wire.h"
+#include "transport/wire.h"
+
+namespace ringtune {
+
+struct StoreConnection {
+  explicit StoreConnection(Fd socket) : fd(std::move(socket)), in(kStoreMaxFrameBytes) {}
+  Fd fd;
+  FrameAssembler in;
+  SendQueue out;
+  /// Until the client has proved that it knows the secret it is served nothing, and may stay for so long.
+  bool proven = false;
+  bool greeted = false;
+  Deadline until = Deadline::after(kProofTimeNs);
+  std::optional<Handshake> handshake;  // once it has said hello
+};
+
+/// Takes a step of the handshake; true when the client has proved that it knows the secret. Throws Protocol.
+[[nodiscard]] bool prove(StoreConnection& connection, const Secret& secret);
+
+}  // namespace ringtune
