@@ -50,11 +50,27 @@ def check_network(**wanted: Any) -> None:
     Raises:
         RingtuneError: What it needs is not installed, or the ranks failed.
     """
-    try:
-        module = import_module(_NETWORK.target)
-    except ModuleNotFoundError as error:
-        raise missing_module(error, _NETWORK.extra) from error
+    module = _layer_above(_NETWORK)
     module.check_network(module.NetworkCheck(**wanted))
+
+
+_OUTLOOK = Entry("ringtune.tuner.outlook", "Predictions of `ringtune timeline doctor`.", "tuner")
+
+
+def _foresee(trace: Any, name: str) -> Any:
+    """Predict what changes of a traced job would give, by the model in a layer above `ringtune.timeline`.
+
+    Raises:
+        RingtuneError: What it needs is not installed, or the model does not fit the trace.
+    """
+    return _layer_above(_OUTLOOK).foresee(trace, name)
+
+
+def _layer_above(entry: Entry) -> Any:
+    try:
+        return import_module(entry.target)
+    except ModuleNotFoundError as error:
+        raise missing_module(error, entry.extra) from error
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,7 +81,7 @@ def check_network(**wanted: Any) -> None:
 @click.pass_context
 def cli(ctx: click.Context, show_traceback: bool) -> None:
     """See, predict and cut the cost of communication in data-parallel training."""
-    ctx.obj = None
+    ctx.obj = _foresee
     if show_traceback:
         os.environ["RINGTUNE_TRACEBACK"] = "1"
 

@@ -40,6 +40,8 @@ class RunRecord:
         knobs: First setting of the runtime.
         versions: Versions of ``ringtune``, ``python`` and ``torch``.
         labels: Free text by name; ``timeline`` holds the merged timeline's path when the user named one.
+        failure: Of a failed job the first rank that did not end with 0: ``rank``, ``host``, ``exit_code``, ``after_s``
+            (seconds since the start), ``last_lines`` (of its standard error). None where no launcher saw it.
     """
 
     name: str
@@ -54,6 +56,7 @@ class RunRecord:
     knobs: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
     labels: Mapping[str, str] = field(default_factory=dict)
+    failure: Mapping[str, Any] | None = None
 
 
 def planned_folder(name: str, base: Path | None = None) -> Path:
@@ -130,10 +133,16 @@ def update(run: Path, **changes: Any) -> None:
     write_json(layout.run_file(run), document)
 
 
-def finish(run: Path, exit_code: int | None) -> None:
-    """Write how and when the run ended; an unknown exit code counts as success."""
+def finish(run: Path, exit_code: int | None, failure: Mapping[str, Any] | None = None) -> None:
+    """Write how and when the run ended; an unknown exit code counts as success.
+
+    Args:
+        run: The run folder.
+        exit_code: Of the job.
+        failure: The rank that failed first; see `RunRecord`.
+    """
     status = "failed" if exit_code else "finished"
-    update(run, ended_unix_ns=time.time_ns(), status=status, exit_code=exit_code)
+    update(run, ended_unix_ns=time.time_ns(), status=status, exit_code=exit_code, failure=failure)
 
 
 def write_machine(run: Path, rank: int, host: str) -> None:

@@ -10,6 +10,7 @@ from ringtune.errors import UsageError
 from ringtune.output_file import is_stdout
 from ringtune.timeline.analysis.summary import summarize
 from ringtune.timeline.commands import ANALYSES, analysis, every_option, read_counted, show_counted, sources
+from ringtune.timeline.doctor.command import doctor_command
 from ringtune.timeline.merging.merge import merge, merge_run
 from ringtune.timeline.merging.report import MergeReport
 from ringtune.timeline.tables import summary_view
@@ -103,5 +104,5 @@ def _warn(report: MergeReport) -> None:
         click.secho(f"! {sentence}", fg="yellow", err=True)
 
 
-for _command in ANALYSES:
+for _command in (doctor_command, *ANALYSES):
     timeline.add_command(_command)

@@ -120,13 +120,15 @@ def opened(first: str, *found: Counted) -> list[RenderableType]:
     return [*([Text(first, "bold")] if first else []), *(Text(note, "dim") for note in notes)]
 
 
-def show(data: object, view: Callable[[], RenderableType], as_json: bool) -> None:
-    """Print as JSON or as tables."""
+def show(data: object, view: Callable[[], RenderableType], as_json: bool, *, widest: int | None = None) -> None:
+    """Print as JSON or as tables, these in lines of at most ``widest`` characters."""
     if as_json:
         sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2, default=str).decode() + "\n")
         return
     # In a file or a pipe nothing needs to fit a screen.
     console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+    if widest is not None and console.width > widest:
+        console.width = widest
     for part in stacked(view(), console.width):
         console.print(part, highlight=False)
 

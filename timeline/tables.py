@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median
 
 from rich.console import Group, RenderableType
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ringtune.timeline.analysis.summary import RankSummary, Summary
 from ringtune.timeline.analysis.tables import new_table, standing_out
-from ringtune.timeline.units import bytes_text, ranks_text, rate_text, several, share_text, time_text
+from ringtune.timeline.units import bytes_text, rate_text, several, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 
 _PHASES = (
@@ -23,7 +23,8 @@ _PHASES = (
 
 def summary_view(summary: Summary, *, every: bool = False) -> RenderableType:
     """Return everything the summary knows, most important first; `every`: of all ranks, however many."""
-    parts: list[RenderableType] = [_headline(summary), *_warnings(summary)]
+    parts: list[RenderableType] = [_headline(summary)]
+    parts += [Text(f"! {sentence}", "yellow") for sentence in summary.warnings()]
     if summary.ranks:
         parts.append(phase_table(summary, every))
     if any(rank.stages.get(Stage.COMMUNICATE.label) for rank in summary.ranks):
@@ -44,42 +45,10 @@ def _headline(summary: Summary) -> Text:
     ranks = "1 rank" if summary.size == 1 else f"{summary.size} ranks"
     text = Text(f"{job}{ranks}, {summary.span_count} spans over {time_text(summary.duration_ns)}")
     if summary.steps:
-        steps = summary.steps
-        text.append(
-            f"\n{steps.count} steps: median {time_text(steps.median_ns)}, p95 {time_text(steps.p95_ns)}", "bold"
-        )
-        text.append(f" (shortest {time_text(steps.shortest_ns)}, longest {time_text(steps.longest_ns)})")
-    if summary.clock_error_ns:
-        checked = f"{summary.causality.violations} of {summary.causality.checked} batches contradict that"
-        text.append(f"\nclocks of all hosts aligned within ±{time_text(summary.clock_error_ns)}; {checked}", "dim")
-    if summary.device_clock_error_ns is not None:
-        text.append(f"\ntimes of GPUs are accurate within ±{time_text(summary.device_clock_error_ns)}", "dim")
+        text.append(f"\n{summary.steps.sentence()}", "bold")
+    for sentence in summary.clocks():
+        text.append(f"\n{sentence}", "dim")
     return text
-
-
-def _warnings(summary: Summary) -> Iterator[Text]:
-    torn = [rank.rank for rank in summary.ranks if rank.truncated]
-    found = []
-    if summary.missing:
-        found.append(f"no part of rank {ranks_text(summary.missing)}: its times are not in this summary")
-    if torn:
-        found.append(f"the part of rank {ranks_text(torn)} ends early (killed, or still recording)")
-    if summary.dropped:
-        lost = share_text(summary.dropped, summary.dropped + summary.span_count)
-        found.append(f"{summary.dropped} spans ({lost}) were dropped while recording: sums are too small")
-    if summary.skipped:
-        found.append(f"{summary.skipped} events were invalid and were left out")
-    if summary.clock_error_ns is None and summary.source == "merged":
-        found.append("a host's clock was not measured: comparisons between hosts may be off")
-    if summary.causality.violations:
-        found.append(
-            f"{summary.causality.violations} of {summary.causality.checked} batches were received before they were "
-            f"sent, by up to {time_text(summary.causality.worst_ns)}: the clocks are worse than they claim"
-        )
-    if summary.stalls or summary.errors:
-        found.append(f"{summary.stalls} stalls, {summary.errors} failed operations")
-    for sentence in found:
-        yield Text(f"! {sentence}", style="yellow")
 
 
 def phase_table(summary: Summary, every: bool) -> Table:

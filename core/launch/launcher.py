@@ -20,7 +20,7 @@ from ringtune.launch import after_run, descriptors, elastic, remote
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, cores, for_other_host, meeting_place, rank_environment
 from ringtune.launch.hosts import Host, Slot, assign, is_local, parse_hostfile, parse_hosts
-from ringtune.launch.options import LaunchOptions, OnSay
+from ringtune.launch.options import LaunchOptions
 from ringtune.launch.rank import Order, RankProcess
 from ringtune.launch.streams import Streams
 from ringtune.launch.supervisor import Outcome, Supervisor
@@ -87,7 +87,7 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
                 outcome = supervisor.run_with(hosts, discovery)
             if options.call is not None:
                 options.call.collect(_client(job), job, outcome)
-            ended(outcome.exit_code, streams.say)
+            ended(outcome, streams)
             if options.run_dir is not None:
                 after_run.call(options.run_dir, streams.say)
     return outcome.exit_code
@@ -256,17 +256,19 @@ def _begin_run(
 
 
 @contextlib.contextmanager
-def _finishing(run: Path | None) -> Iterator[Callable[[int, OnSay], None]]:
+def _finishing(run: Path | None) -> Iterator[Callable[[Outcome, Streams], None]]:
     """Yield a function that writes how the run ended; a run that fails before it is called ends as failed."""
     codes: list[int] = []
 
-    def ended(code: int, say: OnSay) -> None:
-        codes.append(code)
+    def ended(outcome: Outcome, streams: Streams) -> None:
+        codes.append(outcome.exit_code)
+        failed = outcome.failure
+        said = None if failed is None else {**dataclasses.asdict(failed), "last_lines": streams.last_lines(failed.rank)}
         try:
             if run is not None:
-                runfolder.finish(run, code)
+                runfolder.finish(run, outcome.exit_code, said)
         except RingtuneError as error:  # a full disk is no reason to fail a job that has trained
-            say(f"warning: how the job ended is not noted: {error}")
+            streams.say(f"warning: how the job ended is not noted: {error}")
 
     try:
         yield ended

@@ -15,6 +15,8 @@ from ringtune.launch.output import Console, Lines, TextLines
 from ringtune.output_file import open_private
 
 _NAMES = ("stdout", "stderr")
+_TAIL_BYTES, _TAIL_LINES = 4096, 20
+"""How much of a rank's standard error is remembered, for the run folder of a job that fails."""
 
 
 class Streams:
@@ -27,6 +29,7 @@ class Streams:
         self._copies: dict[tuple[int, str], list[BinaryIO]] = {}
         self._lines: dict[tuple[int, str], Lines] = {}
         self._texts: dict[tuple[int, str], TextLines] = {}
+        self._tails: dict[int, bytes] = {}
         self._options = options
         # Horovod's names of folders: the number of a rank padded to the width of the largest.
         self._width = len(str(num_proc - 1))
@@ -64,6 +67,13 @@ class Streams:
                 copies.remove(file)
                 self.say(f"warning: {file.name} is kept no further ({error.strerror}), the job goes on")
         self._lines[rank, name].feed(data)
+        if name == "stderr":
+            self._tails[rank] = (self._tails.get(rank, b"") + data)[-_TAIL_BYTES:]
+
+    def last_lines(self, rank: int) -> list[str]:
+        """Return the last lines of a rank's standard error."""
+        lines = self._tails.get(rank, b"").decode("utf-8", "replace").splitlines()
+        return [line for line in lines if line.strip()][-_TAIL_LINES:]
 
     def flush_stale(self) -> None:
         """Show unfinished lines that have waited long enough."""

@@ -190,7 +190,9 @@ def test_output_filename_as_horovodrun(jobs: Jobs) -> None:
 
 
 def test_run_folder(jobs: Jobs) -> None:
-    script = jobs.script("print(os.environ['RINGTUNE_RUN_DIR']); sys.exit(3 * rank)")
+    script = jobs.script(
+        "print(os.environ['RINGTUNE_RUN_DIR']); print('the end', rank, file=sys.stderr); sys.exit(3 * rank)"
+    )
     result = jobs.run(
         "-np", "2", "--run-dir", "here/run", "--logs", "--name", "trial", "--cycle-time-ms", "2", "--no-prefix",
         "--tag", "model=resnet50", "--tag", "night",
@@ -203,12 +205,15 @@ def test_run_folder(jobs: Jobs) -> None:
     assert document["labels"] == {"model": "resnet50", "night": ""}
     assert document["status"] == "failed"
     assert document["exit_code"] == 3
+    failed = document["failure"]
+    assert (failed["rank"], failed["host"], failed["exit_code"], failed["after_s"] > 0) == (1, "localhost", 3, True)
+    assert failed["last_lines"] == ["the end 1"]
     assert document["size"] == 2
     assert document["hosts"] == ["localhost", "localhost"]
     assert document["config"]["RINGTUNE_CYCLE_TIME"] == 2_000_000
     assert document["command"] == [sys.executable, script]
     assert document["ended_unix_ns"] > document["created_unix_ns"]
-    assert (run / "logs" / "rank-00001.log").read_text() == f"{run}\n"
+    assert sorted((run / "logs" / "rank-00001.log").read_text().splitlines()) == sorted([str(run), "the end 1"])
 
 
 def test_default_run_folder_carries_the_scripts_name(jobs: Jobs) -> None:

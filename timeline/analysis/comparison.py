@@ -18,6 +18,7 @@ from ringtune.timeline.analysis.batches import rank_steps
 from ringtune.timeline.analysis.intervals import intersection, length
 from ringtune.timeline.analysis.significance import Floats, bootstrap_difference, holm, mann_whitney, thinned
 from ringtune.timeline.analysis.steps import step_lengths
+from ringtune.timeline.analysis.verdicts import DATA_LOADING
 from ringtune.timeline.spans import Ints, SpanTable, Trace
 from ringtune.timeline.vocabulary import DEVICE_STAGES, Stage
 
@@ -128,23 +129,27 @@ def _samples(trace: Trace) -> Samples:
         chosen = inside.of_stage(stage)
         if len(chosen):
             found["stage", stage.label] = _sums(chosen, steps, np.zeros(len(chosen), dtype=np.int64), 1)[:, 0] / ranks
-    found.update(_range_samples(inside, steps))
+    found.update({("range", f"{name}, rank {rank}"): sums for name, rank, sums in range_samples(inside, steps)})
     found.update(_tensor_samples(inside, steps, ranks))
     return found
 
 
-def _range_samples(spans: SpanTable, steps: Ints) -> Samples:
-    """What each range of the user took on each rank, the longest ones."""
-    chosen = spans.of_stage(Stage.RANGE)
+def range_samples(spans: SpanTable, steps: Ints) -> Iterator[tuple[str, int, Floats]]:
+    """Yield (name, rank, ns in each step) of the ranges that the program or its framework named, the longest ones.
+
+    Args:
+        spans: Of all ranks.
+        steps: Numbers of the steps that count, in order.
+    """
+    loading = [code for code, name in enumerate(spans.names) if name.startswith(DATA_LOADING)]
+    named = spans.in_stage(Stage.RANGE) | (spans.in_stage(Stage.OTHER) & np.isin(spans.name, loading))
+    chosen = spans.take(named & np.isin(spans.step, steps))
     keys, column = np.unique(np.stack((chosen.name, chosen.rank)), axis=1, return_inverse=True)
     total = np.bincount(column.ravel(), weights=chosen.duration_ns, minlength=keys.shape[1])
-    found = {}
     for at in np.argsort(-total, kind="stable")[:MOST_RANGES].tolist():
         name, rank = keys[:, at].tolist()
         mine = chosen.take(column.ravel() == at)
-        sums = _sums(mine, steps, np.zeros(len(mine), dtype=np.int64), 1)[:, 0]
-        found["range", f"{chosen.names[name]}, rank {rank}"] = sums
-    return found
+        yield chosen.names[name], rank, _sums(mine, steps, np.zeros(len(mine), dtype=np.int64), 1)[:, 0]
 
 
 def _rank_samples(trace: Trace, rank: int, found: dict[tuple[str, str], Floats]) -> None:

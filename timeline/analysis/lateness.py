@@ -20,7 +20,7 @@ Horovod's timeline is what rank 0 saw: when its coordinator read that a rank was
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,15 @@ from ringtune.timeline.vocabulary import Stage
 class Late:
     """Per step (rows) the rank (column) that was last by a cause, -1 for none, and by how much.
 
-    ``chance``: of each of the ranks that ran the batch to be last, were they equal.
+    ``chance``: of each of the ranks that ran the batch to be last, were they equal. ``unsure_ns``: clocks are off by up
+    to so much, so where no rank was last, none was by more; 0 where that is not the reason.
     """
 
     steps: Ints
     column: Ints
     lateness: Ints
     chance: NDArray[np.float64]
+    unsure_ns: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def lateness_by_cause(trace: Trace, table: BatchTable, clocks: ClockErrors) -> t
     carried, late = _compute(trace, table, errors)
     chance = 1 / table.members.sum(axis=1)
     found = {
-        "compute": _per_step(_step_of_late(trace, table, *late), *late, chance),
+        "compute": replace(_per_step(_step_of_late(trace, table, *late), *late, chance), unsure_ns=float(errors.max())),
         "negotiation": _per_step(table.step, *_negotiated(table, errors), chance),
         "network": _per_step(table.step, *_last(table.end, errors), chance),
     }

@@ -114,9 +114,10 @@ def _p_of_stretch(late: Late, own: Floats, stretch: tuple[int, int]) -> float:
     draws = int((inside & decided).sum())
     by_number = binomial_tail(int((own[inside] > 0).sum()), draws, _chance(late, inside & decided))
     much = float(np.median(own[inside])) / 2
-    outside = int((decided & ~inside).sum())
-    usual = (int((late.lateness[decided & ~inside] >= much).sum()) + 1) / (outside + 1)
-    by_size = binomial_tail(int((own[inside] >= much).sum()), draws, usual)
+    known = decided | (0 < late.unsure_ns < much)
+    outside = int((known & ~inside).sum())
+    usual = (int((late.lateness[known & ~inside] >= much).sum()) + 1) / (outside + 1)
+    by_size = binomial_tail(int((own[inside] >= much).sum()), int((inside & known).sum()), usual)
     return 2 * min(by_number, by_size) * len(own) * (len(own) + 1) / 2
 
 

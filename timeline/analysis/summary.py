@@ -17,7 +17,8 @@ from ringtune.timeline.analysis.peer_wait import Negotiation, PeerWait, negotiat
 from ringtune.timeline.analysis.phases import Exposure, StageTime, exposure, stage_times
 from ringtune.timeline.analysis.staged import device_clock_errors
 from ringtune.timeline.analysis.steps import select_steps, step_lengths
-from ringtune.timeline.spans import SpanTable, Trace
+from ringtune.timeline.spans import Ints, SpanTable, Trace
+from ringtune.timeline.units import ranks_text, several, share_text, time_text
 from ringtune.timeline.vocabulary import ERROR, KNOBS, STALL, Stage
 
 FORMAT = 1
@@ -35,6 +36,11 @@ class StepTimes:
     shortest_ns: int
     longest_ns: int
     total_ns: int
+
+    def sentence(self) -> str:
+        """Return it in words, for example ``80 steps: median 12.0 ms, p95 14.1 ms (shortest ..., longest ...)``."""
+        usual = f"{several(self.count, 'step')}: median {time_text(self.median_ns)}, p95 {time_text(self.p95_ns)}"
+        return f"{usual} (shortest {time_text(self.shortest_ns)}, longest {time_text(self.longest_ns)})"
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,40 @@ class Summary:
         """The summary as plain JSON values."""
         return asdict(self)
 
+    def warnings(self) -> list[str]:
+        """Return what is wrong with the recording, a sentence each."""
+        torn = [rank.rank for rank in self.ranks if rank.truncated]
+        found = []
+        if self.missing:
+            found.append(f"no part of rank {ranks_text(self.missing)}: its times are not in this summary")
+        if torn:
+            found.append(f"the part of rank {ranks_text(torn)} ends early (killed, or still recording)")
+        if self.dropped:
+            lost = share_text(self.dropped, self.dropped + self.span_count)
+            found.append(f"{self.dropped} spans ({lost}) were dropped while recording: sums are too small")
+        if self.skipped:
+            found.append(f"{self.skipped} events were invalid and were left out")
+        if self.clock_error_ns is None and self.source == "merged":
+            found.append("a host's clock was not measured: comparisons between hosts may be off")
+        if self.causality.violations:
+            found.append(
+                f"{self.causality.violations} of {self.causality.checked} batches were received before they were "
+                f"sent, by up to {time_text(self.causality.worst_ns)}: the clocks are worse than they claim"
+            )
+        if self.stalls or self.errors:
+            found.append(f"{self.stalls} stalls, {self.errors} failed operations")
+        return found
+
+    def clocks(self) -> list[str]:
+        """Return how well the clocks are known, a sentence each."""
+        found = []
+        if self.clock_error_ns:
+            checked = f"{self.causality.violations} of {self.causality.checked} batches contradict that"
+            found.append(f"clocks of all hosts aligned within ±{time_text(self.clock_error_ns)}; {checked}")
+        if self.device_clock_error_ns is not None:
+            found.append(f"times of GPUs are accurate within ±{time_text(self.device_clock_error_ns)}")
+        return found
+
 
 def summarize(
     trace: Trace, steps: tuple[int | None, int | None] | None = None, link_bytes_per_s: float | None = None
@@ -156,8 +196,11 @@ def summarize(
 def step_times(spans: SpanTable) -> StepTimes | None:
     """Return how long steps took; None when none was recorded."""
     steps, lengths = step_lengths(spans)
-    if not len(steps):
-        return None
+    return step_times_of(steps, lengths) if len(steps) else None
+
+
+def step_times_of(steps: Ints, lengths: Ints) -> StepTimes:
+    """Return how long steps took, by their numbers in order and lengths in ns; at least one."""
     return StepTimes(
         count=len(steps),
         first=int(steps[0]),

@@ -98,22 +98,22 @@ def critical_path_view(found: CriticalPath) -> RenderableType:
     for cause in sorted(found.causes, key=lambda name: -found.causes[name]):
         total = found.causes[cause]
         share = share_text(total, found.length_ns)
-        causes.add_row(_cause(cause), time_text(total), share, time_text(total / max(1, len(found.steps))))
+        causes.add_row(cause_name(cause), time_text(total), share, time_text(total / max(1, len(found.steps))))
     ranks = new_table("By rank, longest first", "cause", "rank", "time", "share", "steps")
     for part in found.contributions[:_LISTED]:
         share = share_text(part.total_ns, found.length_ns)
-        ranks.add_row(_cause(part.cause), str(part.rank), time_text(part.total_ns), share, str(part.steps))
+        ranks.add_row(cause_name(part.cause), str(part.rank), time_text(part.total_ns), share, str(part.steps))
     return Group(head, causes, ranks, _step_table(found), *_transfers(found))
 
 
 def _step_table(found: CriticalPath) -> RenderableType:
     shown = [cause for cause in critical_path.CAUSES if cause in found.causes]
-    columns = ("step", "length", *(_cause(cause) for cause in shown), "most")
+    columns = ("step", "length", *(cause_name(cause) for cause in shown), "most")
     table = new_table("Longest steps", *columns)
     for step in sorted(found.steps, key=lambda step: -step.length_ns)[:_LISTED]:
         cells = [time_text(step.causes[cause]) if cause in step.causes else "-" for cause in shown]
         name = str(step.step) if step.step >= 0 else "-"
-        table.add_row(name, time_text(step.length_ns), *cells, f"{_cause(step.main_cause)}, rank {step.main_rank}")
+        table.add_row(name, time_text(step.length_ns), *cells, f"{cause_name(step.main_cause)}, rank {step.main_rank}")
     return table
 
 
@@ -126,7 +126,8 @@ def _transfers(found: CriticalPath) -> list[RenderableType]:
     return [table]
 
 
-def _cause(name: str) -> str:
+def cause_name(name: str) -> str:
+    """Return a cause of the critical path in words."""
     return _CAUSE_NAMES.get(name, name)
 
 

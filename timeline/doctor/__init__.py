@@ -1,0 +1,1 @@
+"""The whole story of a run on one page: `ringtune timeline doctor`."""
