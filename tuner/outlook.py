@@ -6,6 +6,7 @@ from ringtune.timeline.doctor.outlook import Outlook, Prospect
 from ringtune.timeline.runs.records import Estimate
 from ringtune.timeline.spans import Trace
 from ringtune.tuner.model.adopt import World, adopt, foreign
+from ringtune.tuner.model.assumed import assumptions, believed
 from ringtune.tuner.model.calibrate import calibrate
 from ringtune.tuner.model.questions import Change, ask
 
@@ -16,7 +17,7 @@ def foresee(trace: Trace, name: str) -> Outlook:
     Raises:
         RingtuneError: The trace has nothing to fit the model to, or the model does not give back the job itself.
     """
-    model = calibrate(adopt(trace, World(None, None), None) if foreign(trace) else trace, name)
+    model = believed(calibrate(adopt(trace, World()) if foreign(trace) else trace, name or "the job"))
     ranks = model.cluster.ranks
     changes = (
         Change("as it is", ranks=ranks),
@@ -29,4 +30,5 @@ def foresee(trace: Trace, name: str) -> Outlook:
         Prospect(answer.change.label, Estimate(answer.step_ns.value, answer.step_ns.low, answer.step_ns.high))
         for answer in answers
     ]
-    return Outlook(tuple(prospects), ())
+    assumed = assumptions(model) if any(answer.hosts > 1 for answer in answers) else ""
+    return Outlook(tuple(prospects), (assumed,) if assumed else ())

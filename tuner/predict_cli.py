@@ -14,12 +14,12 @@ from rich.table import Table
 
 from ringtune.algorithms import ALGORITHMS
 from ringtune.errors import UsageError
-from ringtune.knobs import DEFAULTS
 from ringtune.timeline import load
-from ringtune.timeline.units import bytes_text, parse_rate, rate_text, time_text
+from ringtune.timeline.analysis.tables import new_table, stacked
+from ringtune.timeline.units import bytes_text, parse_rate, rate_text, time_text, times_in_one_unit
 from ringtune.tuner.model.adopt import World, adopt, foreign
+from ringtune.tuner.model.assumed import LINE_SHARE, assumptions, believed, of_profile
 from ringtune.tuner.model.calibrate import Model, calibrate, check
-from ringtune.tuner.model.cluster import NETWORK, Cluster
 from ringtune.tuner.model.questions import WIRE, Answer, Change, Value, ask, built_in
 from ringtune.tuner.model.workload import Workload, from_profile
 
@@ -78,7 +78,7 @@ def predict(sources: tuple[Path, ...], ranks: str | None, as_json: bool, **value
     model = _model(sources, values)
     base = {
         "slots": values["slots_per_host"],
-        "bandwidth": parse_rate(values["bandwidth"]) if values["bandwidth"] else None,
+        "bandwidth": _bandwidth(model, values["bandwidth"]),
         "latency_ns": parse_time(values["latency"]) if values["latency"] else None,
         "straggler": values["straggler"],
         "compression": values["compression"],
@@ -90,16 +90,19 @@ def predict(sources: tuple[Path, ...], ranks: str | None, as_json: bool, **value
     counts = _counts(ranks, model.cluster.ranks)
     growing = [ask(model, Change(_size(model, count, base["slots"]), ranks=count, **base)) for count in counts]
     what_if = [_what_if(model, change, base) for change in built_in(counts[-1])]
+    given = {"bandwidth": base["bandwidth"] is not None, "latency": base["latency_ns"] is not None}
+    assumed = assumptions(model, **given) if any(answer.hosts > 1 for answer in growing) else ""
     if as_json:
-        click.echo(orjson.dumps(_document(model, growing, what_if), option=orjson.OPT_INDENT_2).decode())
+        document = {**_document(model, growing, what_if), "assumed": assumed}
+        click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
         return
     console = Console()
     console.print(_headline(model), highlight=False)
-    assumed = _assumed(model, base)
-    if assumed is not None:
+    if assumed:
         console.print(assumed, highlight=False)
-    console.print(_table("more ranks", growing))
-    console.print(_table(f"what if, at {counts[-1]} ranks", what_if))
+    for table in (_table("more ranks", growing), _table(f"what if, at {counts[-1]} ranks", what_if)):
+        for part in stacked(table, console.width):
+            console.print(part, highlight=False)
 
 
 def _what_if(model: Model, change: Change, base: dict[str, Any]) -> Answer:
@@ -114,8 +117,7 @@ def _what_if(model: Model, change: Change, base: dict[str, Any]) -> Answer:
 def _model(sources: tuple[Path, ...], values: dict[str, Any]) -> Model:
     first, step = sources[0], values["step"]
     if len(sources) == 1 and first.is_file() and _is_profile(first):
-        work = _profile(first, step)
-        return Model(work, Cluster(ranks=1), DEFAULTS)
+        return of_profile(_profile(first, step))
     if step is not None:
         raise UsageError("--step is for a backward profile; a trace knows its steps. --compute-speed changes both.")
     trace = load(sources if len(sources) > 1 else first)
@@ -125,7 +127,14 @@ def _model(sources: tuple[Path, ...], values: dict[str, Any]) -> Model:
         trace = adopt(trace, World(values["ran_ranks"], values["ran_hosts"]), sizes)
     elif given := [f"--{name.replace('_', '-')}" for name in ("profile", "ran_ranks", "ran_hosts") if values[name]]:
         raise UsageError(f"{given[0]} is for traces of other tools; ringtune's know that")
-    return calibrate(trace, first.stem)
+    return believed(calibrate(trace, first.stem))
+
+
+def _bandwidth(model: Model, text: str | None) -> float | None:
+    """What links carry; where that was not measured, a share of the line that the user gives."""
+    if text is None:
+        return None
+    return parse_rate(text) * (LINE_SHARE if model.cluster.hosts == 1 else 1.0)
 
 
 def _profile(path: Path, step: str | None) -> Workload:
@@ -182,38 +191,27 @@ def _headline(model: Model) -> str:
     return "\n".join(lines)
 
 
-def _assumed(model: Model, base: dict[str, Any]) -> str | None:
-    """A sentence on the terms that were neither measured nor given."""
-    if model.cluster.hosts > 1 or (base["bandwidth"] is not None and base["latency_ns"] is not None):
-        return None
-    return (
-        "The network between hosts was not measured: where not given, "
-        f"{rate_text(NETWORK.bytes_per_s)} (--bandwidth) and {time_text(NETWORK.latency_ns)} (--latency) are assumed."
-    )
-
-
 def _table(title: str, answers: list[Answer]) -> Table:
-    table = Table(title=title)
-    table.add_column("", no_wrap=True)
-    for name in ("step", "efficiency", "exposed", "late"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = new_table(title, "", "step", "efficiency", "exposed", "late")
     for answer in answers:
         table.add_row(
             answer.change.label,
-            _spread(answer.step_ns, time_text),
-            f"{100 * answer.efficiency.value:.1f} %",
+            _spread(answer.step_ns, times_in_one_unit),
+            _spread(answer.efficiency, _percents),
             time_text(answer.step.waiting_ns),
             time_text(answer.step.late_ns),
         )
     return table
 
 
-def _spread(value: Value, text: Callable[[float], str]) -> str:
-    """A value, with its interval in brackets, as in ``11.7 [10.6, 12.8] ms``."""
-    words = [text(number).rsplit(" ", 1) for number in (value.value, value.low, value.high)]
-    if value.low == value.high or len({unit for _, unit in words}) > 1:
-        return text(value.value)
-    return f"{words[0][0]} [{words[1][0]}, {words[2][0]}] {words[0][1]}"
+def _spread(value: Value, texts: Callable[..., tuple[list[str], str]]) -> str:
+    """A value with its interval in brackets, as in ``11.7 [10.6, 12.8] ms``; a rank alone has none."""
+    (middle, low, high), unit = texts(value.value, value.low, value.high)
+    return f"{middle} {unit}" if value.low == value.high else f"{middle} [{low}, {high}] {unit}"
+
+
+def _percents(*shares: float) -> tuple[list[str], str]:
+    return [f"{100 * share:.1f}" for share in shares], "%"
 
 
 def _document(model: Model, growing: list[Answer], what_if: list[Answer]) -> dict[str, Any]:

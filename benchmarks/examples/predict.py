@@ -27,7 +27,7 @@ def main() -> None:
     trace = ["--timeline", str(args.run_dir / "timeline.json")]
     subprocess.run([*RINGTUNE, "run", "-np", "2", "--run-dir", str(args.run_dir), *trace, *train], check=True)
     where = ["-np", args.ranks, "--bandwidth", args.bandwidth, "--latency", "10us"]
-    subprocess.run([*RINGTUNE, "predict", str(args.run_dir), *where], check=True)
+    raise SystemExit(subprocess.run([*RINGTUNE, "predict", str(args.run_dir), *where], check=False).returncode)
 
 
 if __name__ == "__main__":

@@ -70,20 +70,17 @@ def read_profile(folder: Path, name: str) -> Workload:
     return from_profile(path.read_text(encoding="utf-8"), name, STEP_NS[name])
 
 
-def workloads(folder: Path) -> dict[str, Workload]:
-    """The three networks at the speed of the published GPU; of Inception V3 only the sizes are known."""
-    steps = {name: BATCH / rate * 1e9 for name, rate in ALONE.items()}
-    return {
-        "inception_v3": evenly(model_sizes("inception_v3"), steps["inception_v3"], "inception_v3"),
-        "resnet101": read_profile(folder, "resnet101").lasting(steps["resnet101"]),
-        "vgg16": read_profile(folder, "vgg16").lasting(steps["vgg16"]),
-    }
+def workloads(folder: Path | None) -> dict[str, Workload]:
+    """The three networks at the speed of the published GPU; of Inception V3, without a folder of all, only sizes."""
+    found = {name: evenly(model_sizes(name), BATCH / rate * 1e9, name) for name, rate in ALONE.items()}
+    for name in ("resnet101", "vgg16") if folder is not None else ():
+        found[name] = read_profile(folder, name).lasting(found[name].compute_ns)
+    return found
 
 
-def predict_efficiency(work: Workload, gpus: int, terms: NDArray[np.float64]) -> float:
-    """Scaling efficiency; `terms` are the share of the line, contention and jitter."""
-    share, contention, jitter = (float(term) for term in terms)
-    cluster = Cluster(
+def cluster_of(gpus: int, share: float, contention: float) -> Cluster:
+    """The published cluster, of which links carry a share of the line."""
+    return Cluster(
         ranks=gpus,
         slots=GPUS_PER_SERVER,
         memory=PEER,
@@ -93,7 +90,12 @@ def predict_efficiency(work: Workload, gpus: int, terms: NDArray[np.float64]) ->
         control_ns=CONTROL_NS,
         algorithm=RING,
     )
-    return play(replace(work, jitter=jitter), cluster, KNOBS).efficiency
+
+
+def predict_efficiency(work: Workload, gpus: int, terms: NDArray[np.float64]) -> float:
+    """Scaling efficiency; `terms` are the share of the line, contention and jitter."""
+    share, contention, jitter = (float(term) for term in terms)
+    return play(replace(work, jitter=jitter), cluster_of(gpus, share, contention), KNOBS).efficiency
 
 
 def fit(works: dict[str, Workload]) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ import pytest
 
 import ringtune.benchmarks
 from ringtune import layout
-from tests.benchmarks.test_jobs import ringtune_command, succeed
+from tests.benchmarks.test_jobs import execute, ringtune_command, succeed
 
 EXAMPLES = Path(ringtune.benchmarks.__file__).parent / "examples"
 TWO_RANKS = ("run", "-np", "2", "--no-run-dir", "--no-prefix")
@@ -58,9 +58,13 @@ def test_tune_measures_other_settings_while_the_job_runs(tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 def test_predict_answers_for_more_ranks(tmp_path: Path) -> None:
-    printed = succeed(script("predict.py", "--run-dir", "run", "--ranks", "4,16", "--steps", "20"), tmp_path)
-    assert "4 ranks, 2 hosts" in printed
-    assert "16 ranks, 8 hosts" in printed
+    """Or a reason: where ranks wait for a busy core, the model does not give back the job."""
+    done = execute(script("predict.py", "--run-dir", "run", "--ranks", "4,16", "--steps", "20"), tmp_path)
+    if done.returncode:
+        assert "record more steps, of a job without late ranks" in done.stderr
+        return
+    assert "4 ranks, 2 hosts" in done.stdout
+    assert "16 ranks, 8 hosts" in done.stdout
 
 
 @pytest.mark.slow

@@ -123,7 +123,8 @@ def test_predictions_have_intervals_and_reasons() -> None:
 
 def test_the_command_line_asks_the_model(tmp_path: Path) -> None:
     needs("scipy")
-    simulate(Scenario(ranks=2, steps=40, jitter_ns=100_000))[0].write(layout.timeline_parts(tmp_path))
+    calm = Scenario(steps=40, compute_ns=20_000_000, jitter_ns=1, hosts=("a", "a", "b", "b"))
+    simulate(calm)[0].write(layout.timeline_parts(tmp_path))
     page = flat(doctor(tmp_path, group=cli))
     assert "network twice as fast: " in page and "by the model (95 % intervals)" in page
     assert "ask with ringtune predict" in flat(doctor(tmp_path))  # the group alone has no model

@@ -215,7 +215,10 @@ class _Fit:
             by_kind = [serial_ns(size, bool(alone), bool(scheduled), on) for size, alone, scheduled in kinds.T]
             return np.array(by_kind)[kind.reshape(-1)]
 
-        self.weights = np.sqrt(moved.ns / max(float(np.mean(moved.ns)), 1.0))
+        # By what batches of a kind usually take: by its own time one that a busy core held up would weigh the most.
+        usual = np.array([np.median(moved.ns[kind.reshape(-1) == at]) for at in range(kinds.shape[1])])
+        lengths = usual[kind.reshape(-1)]
+        self.weights = np.sqrt(lengths / max(float(np.mean(lengths)), 1.0))
         self.still = times(Link(0.0, np.inf))
         self.by_latency = times(Link(1.0, np.inf)) - self.still
         self.by_inverse = times(Link(0.0, 1e9)) - self.still

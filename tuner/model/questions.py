@@ -11,6 +11,7 @@ import numpy as np
 
 from ringtune.errors import UsageError
 from ringtune.knobs import Knobs
+from ringtune.tuner.model.assumed import ERROR, unmeasured
 from ringtune.tuner.model.calibrate import Model
 from ringtune.tuner.model.cluster import Cluster
 from ringtune.tuner.model.replay import Conditions, Step, play
@@ -125,6 +126,8 @@ def ask(model: Model, change: Change) -> Answer:
     steps = [play(work, cluster, knobs, conditions) for work, cluster in changed]
     first, cluster = steps[0], changed[0][1]
     error = model.error if cluster.ranks > 1 else 0.0  # a rank alone only computes, which was measured
+    if unmeasured(model, cluster):
+        error = math.hypot(error, ERROR)
     length = _value([step.length_ns for step in steps], error)
     efficiency = _value([step.efficiency for step in steps], error)
     # The model's error takes no step below its computing.

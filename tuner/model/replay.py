@@ -118,6 +118,8 @@ def play(work: Workload, cluster: Cluster, knobs: Knobs, conditions: Conditions 
     if cluster.ranks == 1:
         return Step(work.compute_ns * slow, work.compute_ns, 0.0, late, 0.0, ())
     cluster = under_knobs(cluster, knobs)
+    if conditions.hidden:
+        cluster = replace(cluster, contention=0.0)
     scheduled = conditions.scheduled and bool(knobs.step_schedule)
     channel = _Channel(cluster, work.backward_end_ns * slow, scheduled=scheduled)
     ready = _Ready.of(work.gradients, slow)
