@@ -136,13 +136,18 @@ _PREFETCH = (
 _SWITCHES = {variable.field for variable in VARIABLES if variable.kind == "bool"}
 
 
-def script_lines(settings: Mapping[str, str]) -> list[str]:
-    """Return the lines of a script that do what variables of torch's parts do."""
+def script_lines(settings: Mapping[str, str], made: Mapping[str, str] | None = None) -> list[str]:
+    """Return the lines of a script that do what variables of torch's parts do.
+
+    Args:
+        settings: The variables.
+        made: What the script makes these parts with, as variables: DDP's buckets are all in one argument.
+    """
     words: dict[str, list[str]] = {}
     lines: list[str] = []
     given = dict(settings)
     if (first := given.pop("RINGTUNE_DDP_FIRST_BUCKET_MB", None)) is not None:
-        others = given.pop("RINGTUNE_BUCKET_CAP_MB", "25")
+        others = given.pop("RINGTUNE_BUCKET_CAP_MB", "") or (made or {}).get("RINGTUNE_BUCKET_CAP_MB") or "25"
         words["DistributedDataParallel"] = [f"bucket_cap_mb_list=[{first}, {others}]"]
     for name, value in given.items():
         part, argument = ARGUMENTS.get(name, ("", ""))
@@ -159,7 +164,7 @@ def environment(result: ResultRecord) -> list[str]:
         return []
     if result.settings is not None:
         kept = [f"{name}={shlex.quote(value)}" for name, value in result.settings.items()]
-        return [*kept, *(f"# or in the script: {line}" for line in script_lines(result.settings))]
+        return [*kept, *(f"# or in the script: {line}" for line in script_lines(result.settings, result.made))]
     return knob_lines(result.knobs)
 
 

@@ -153,6 +153,7 @@ class ResultRecord:
         reason: One sentence for the user.
         trials: Number of trials made, the default included, confirmations not.
         settings: Variables to keep, where every trial was a run; None elsewhere.
+        made: What the job's script makes torch's parts with, as the variables that set it.
     """
 
     event: ClassVar[str] = "result"
@@ -164,6 +165,7 @@ class ResultRecord:
     reason: str
     trials: int = 0
     settings: Mapping[str, str] | None = None
+    made: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -176,6 +178,7 @@ class ResultRecord:
             "reason": self.reason,
             "trials": self.trials,
             **_settings_field(self.settings),
+            **({"made": dict(self.made)} if self.made else {}),
         }
 
 
@@ -204,7 +207,7 @@ def build(kind: type[_Built], values: Mapping[str, Any]) -> _Built:
     for name, value in known.items():
         if name in ("knobs", "default"):
             known[name] = Knobs.from_dict(value)
-        elif isinstance(value, dict) and name != "settings":
+        elif isinstance(value, dict) and name not in ("settings", "made"):
             known[name] = Interval(**value)
         elif isinstance(value, list):
             known[name] = tuple(value)

@@ -320,6 +320,10 @@ def test_the_result_is_a_line_of_the_script_too() -> None:
     assert script_lines({"RINGTUNE_BUCKET_CAP_MB": "50", "RINGTUNE_DDP_FIRST_BUCKET_MB": "4"}) == [
         "DistributedDataParallel(model, bucket_cap_mb_list=[4, 50])"
     ]
+    made = {"RINGTUNE_BUCKET_CAP_MB": "10", "RINGTUNE_DDP_FIRST_BUCKET_MB": "10", "RINGTUNE_DDP_BUCKET_VIEW": "0"}
+    first = {"RINGTUNE_DDP_FIRST_BUCKET_MB": "4"}
+    for given, others in ((first, "10"), ({**first, "RINGTUNE_BUCKET_CAP_MB": "50"}, "50")):
+        assert script_lines(given, made) == [f"DistributedDataParallel(model, bucket_cap_mb_list=[4, {others}])"]
     settings = {"RINGTUNE_FSDP_RESHARD": "0", "RINGTUNE_FSDP_PREFETCH": "2", "RINGTUNE_LOADER_WORKERS": "4"}
     assert script_lines(settings) == [
         "fully_shard(module, reshard_after_forward=False)",

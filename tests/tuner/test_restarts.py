@@ -37,9 +37,12 @@ WORKLOAD = Workload(3, 4096)
 class FakeRunner:
     """Plays runs of 30 steps of a known length: 10 ms unless said otherwise; a text is a failure."""
 
-    def __init__(self, lengths: dict[Setting, float | str], interrupt_at: int = -1) -> None:
+    def __init__(
+        self, lengths: dict[Setting, float | str], interrupt_at: int = -1, made: dict[str, str] | None = None
+    ) -> None:
         self.runs: list[Setting] = []
         self.steps = 0
+        self._made = made or {}
         self._lengths, self._interrupt_at = lengths, interrupt_at
 
     def run(self, setting: Setting, leave: Leave) -> Run:
@@ -53,7 +56,7 @@ class FakeRunner:
         while len(times) < 30 and not (times and leave(times)):
             times.append(int(length) + len(times))
         self.steps += len(times)
-        return Run(tuple(times), 1.0, "", WORKLOAD)
+        return Run(tuple(times), 1.0, "", WORKLOAD, made=self._made)
 
 
 class FakeMemory:
@@ -127,6 +130,16 @@ def test_a_better_setting_is_found_confirmed_and_remembered() -> None:
     assert environment(result) == ["RINGTUNE_OVERLAP=never", "RINGTUNE_SOCKETS_PER_PEER=4"]
     assert memory.concluded == [BOTH] and (BOTH, 0.7) in memory.told
     assert session.runs == 14 and session.spent_s == 14.0
+
+
+def test_the_line_for_the_script_keeps_what_the_script_says_itself() -> None:
+    first: Setting = (("RINGTUNE_DDP_FIRST_BUCKET_MB", "4"),)
+    made = {"RINGTUNE_BUCKET_CAP_MB": "10", "RINGTUNE_DDP_FIRST_BUCKET_MB": "10"}
+    records, _ = play(FakeRunner({first: 8e6}, made=made), choices=[Choice("RINGTUNE_DDP_FIRST_BUCKET_MB", ("4",))])
+    assert environment(result_of(records)) == [
+        "RINGTUNE_DDP_FIRST_BUCKET_MB=4",
+        "# or in the script: DistributedDataParallel(model, bucket_cap_mb_list=[4, 10])",
+    ]
 
 
 def test_keeping_the_command_as_it_is_is_a_normal_result() -> None:

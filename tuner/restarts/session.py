@@ -151,6 +151,7 @@ class RestartSession:
         self._reference: tuple[int, ...] = ()
         self._longest_s = 0.0
         self._ratios: dict[Setting, float] = {}
+        self._parts: Mapping[str, str] = {}
         self._tried = {AS_IT_IS}
         self._hopeless: set[tuple[str, str]] = set()
         self._made = self._number = self._since_default = self._lost_ns = 0
@@ -173,6 +174,7 @@ class RestartSession:
 
     def _session(self) -> ResultRecord:
         first = self._default_run()
+        self._parts = first.made
         self._choices, self._memory, pinned = self._begin(first)
         self._large = sum(len(choice.values) for choice in self._choices) >= self._options.max_trials
         known = self._memory.open(first.workload)
@@ -361,7 +363,8 @@ class RestartSession:
         self._put(NoteRecord(message))
 
     def _result(self, decision: Decision, setting: Setting, gain: Interval, reason: str) -> ResultRecord:
-        return ResultRecord(decision, DEFAULTS, 0, gain, self._lost_ns, reason, self._made, dict(setting))
+        kept, parts = dict(setting), self._parts
+        return ResultRecord(decision, DEFAULTS, 0, gain, self._lost_ns, reason, self._made, kept, parts)
 
     def _so_far(self) -> str:
         runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
