@@ -259,8 +259,18 @@ def _print_table(console: Console, findings: list[Finding]) -> None:
             console.print(f"[yellow]{finding.name}:[/] {escape(finding.warning)}", highlight=False)
 
 
+_WIDE = 140
+"""Columns from which on a table of the variables cuts no name."""
+
+
 def _print_variables(console: Console) -> None:
-    table = Table("variable", "Horovod's", "default", "unit", "meaning")
+    if console.width < _WIDE:
+        for row in variable_rows():
+            console.print(_variable_item(*row).replace("`", ""), highlight=False, markup=False)
+        return
+    table = Table()
+    for column in ("variable", "Horovod's", "default", "unit", "meaning"):
+        table.add_column(column, no_wrap=column in ("variable", "Horovod's"), overflow="fold")
     for row in variable_rows():
         table.add_row(*row)
     console.print(table)
@@ -303,8 +313,8 @@ def check(ranks: int | None, as_json: bool, variables: bool, markdown: bool, **n
         rows = [dict(zip(names, row, strict=True)) for row in variable_rows()]
         click.echo(json.dumps(rows if variables else [asdict(finding) for finding in find_all(ranks)], indent=2))
         return
-    # A pipe has no width; 120 keeps a row on a line.
-    console = Console(width=None if os.isatty(1) else 120)
+    # A pipe has no width; so much keeps a row on a line.
+    console = Console(width=None if os.isatty(1) else 160 if variables else 120)
     if variables:
         _print_variables(console)
     else:

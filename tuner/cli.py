@@ -16,7 +16,7 @@ from ringtune.errors import UsageError
 from ringtune.launch import LaunchOptions, launch
 from ringtune.launch.launcher import run_name
 from ringtune.timeline.units import several
-from ringtune.tuner.applying import apply
+from ringtune.tuner.applying import apply, print_document
 from ringtune.tuner.messages import sentence
 from ringtune.tuner.progress import Follower, LiveView, PlainView
 from ringtune.tuner.records import Record, ResultRecord, TrialRecord
@@ -42,11 +42,13 @@ class TuneOptions:
         job: The job to run, without the tuner's variables.
         settings: The tuner's variables.
         apply: ``print``, or the file that receives the environment of the result.
+        as_json: Print one JSON document at the end, and all else on standard error.
     """
 
     job: LaunchOptions
     settings: dict[str, str]
     apply: str = "print"
+    as_json: bool = False
 
 
 @click.command(context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]})
@@ -66,6 +68,9 @@ class TuneOptions:
 @click.option("--study", metavar="URL", help="Optuna storage to start from and add to [the user's own memory].")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the suggestions.")
 @click.option("--apply", default="print", metavar="print|FILE", help="Print the result's environment, or write it.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the session as one JSON document; all else goes to standard error."
+)
 @click.option("--restarts", is_flag=True, help="One short run of COMMAND a trial, for settings that need a restart.")
 @click.option("--run-limit", type=click.FloatRange(min=1), help="--restarts: seconds after which a run failed [600].")
 @click.option("--allow-compression", is_flag=True, help="--restarts: gradients may travel as bf16 or fp16.")
@@ -100,7 +105,7 @@ def tune(command: tuple[str, ...], **values: Any) -> int:
     settings = {variable: str(values[name]) for name, variable in _VARIABLES.items() if values[name] is not None}
     if values["budget"] is not None:
         settings["RINGTUNE_AUTOTUNE_BUDGET"] = _percent(values["budget"])
-    return run_tuned(TuneOptions(job, settings, str(values["apply"])))
+    return run_tuned(TuneOptions(job, settings, str(values["apply"]), values["as_json"]))
 
 
 def _percent(text: str) -> str:
@@ -134,7 +139,10 @@ def run_tuned(options: TuneOptions) -> int:
     job = replace(options.job, settings={**options.settings, "RINGTUNE_AUTOTUNE": "1"})
     console = Console()
     with contextlib.ExitStack() as stack:
-        if console.is_terminal and not console.is_dumb_terminal:
+        if options.as_json:
+            job = replace(job, echo=False, on_line=_on_stderr)
+            follower = stack.enter_context(Follower(journal, PlainView(err=True).show))
+        elif console.is_terminal and not console.is_dumb_terminal:
             view = stack.enter_context(LiveView(console))
             job = replace(job, echo=False, on_line=view.line)
             follower = stack.enter_context(Follower(journal, view.show))
@@ -142,10 +150,18 @@ def run_tuned(options: TuneOptions) -> int:
             follower = stack.enter_context(Follower(journal, PlainView().show))
         exit_code = launch(job)
     for line in closing_words(follower.records, options.job.run_dir):
-        click.echo(line)
+        click.echo(line, err=options.as_json)
     if follower.result is not None:
-        apply(follower.result, options.apply)
+        apply(follower.result, options.apply, quiet=options.as_json)
+    if options.as_json:
+        print_document(follower.records, follower.result, options.job.run_dir, exit_code)
     return exit_code
+
+
+def _on_stderr(rank: int, stream: str, text: str) -> None:
+    """Print a line of the job."""
+    del stream
+    click.echo(f"[{rank}] {text}", err=True)
 
 
 def closing_words(records: Sequence[Record], run: Path) -> list[str]:

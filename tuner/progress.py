@@ -79,10 +79,15 @@ class Follower:
 
 
 class PlainView:
-    """One line a record, for pipes and log files: no control codes."""
+    """One line a record, for pipes and log files: no control codes.
 
-    def __init__(self) -> None:
+    Args:
+        err: On standard error.
+    """
+
+    def __init__(self, *, err: bool = False) -> None:
         self._best: TrialRecord | None = None
+        self._err = err
 
     def show(self, record: Record) -> None:
         """Print a record; the rank itself says the result at once, and the closing words repeat it."""
@@ -92,7 +97,7 @@ class PlainView:
         if isinstance(record, TrialRecord):
             self._best = better(self._best, record)
             line += f"; best {percent(self._best.gain.median)}, lost so far {record.lost_ns / 1e9:.2f} s"
-        click.echo(line)
+        click.echo(line, err=self._err)
 
 
 class LiveView:

@@ -15,7 +15,7 @@ from ringtune.launch.hosts import Slot
 
 # What belongs to the launcher's host or shell and would be wrong on another one.
 _NOT_FOR_OTHER_HOSTS = re.compile(
-    r"^(HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TERM_.*|SSH_.*|DISPLAY|XAUTHORITY|XDG_.*|DBUS_.*|WINDOWID|TMUX.*|STY|"
+    r"^(HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TERM_.*|SSH_.*|DISPLAY|XAUTHORITY|XDG_(?!CACHE_HOME$).*|DBUS_.*|WINDOWID|TMUX.*|STY|"
     r"TMPDIR|BASH_FUNC_.*)$"
 )
 # Rendezvous variables of another launcher; a rank must not take them for its own.
@@ -147,7 +147,10 @@ def _address(host: str, port: int) -> str:
 
 
 def for_other_host(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what belongs to this host or to the user's shell."""
+    """Return the environment without what belongs to this host or to the user's shell.
+
+    Where the user keeps caches goes along, as the home folder does: the tuner of rank 0 remembers jobs there.
+    """
     return {name: value for name, value in environ.items() if not _NOT_FOR_OTHER_HOSTS.match(name)}
 
 

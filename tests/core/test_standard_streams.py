@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from ringtune import check
 from ringtune.standard_streams import stand_in
+from ringtune.variables import VARIABLES
 
 PRINTS = """
 import sys, click, os, socket
@@ -80,3 +84,12 @@ def test_a_reader_that_has_gone_ends_it_quietly() -> None:
     )  # fmt: skip
     os.close(write)
     assert (found.returncode, found.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("width", [80, 120, 139, 140, 160])
+def test_no_variable_is_cut(width: int) -> None:
+    sink = io.StringIO()
+    check._print_variables(Console(file=sink, width=width))
+    said = sink.getvalue()
+    assert "\u2026" not in said and max(map(len, said.splitlines())) <= width
+    assert all(f"RINGTUNE_{variable.name}" in said for variable in VARIABLES)

@@ -79,10 +79,13 @@ def test_what_belongs_to_this_host_stays_here() -> None:
         "DISPLAY": ":0",
         "TMPDIR": "/t",
         "PWD": "/p",
+        "XDG_RUNTIME_DIR": "/r",
+        "XDG_CACHE_HOME_OF": "/o",
+        "XDG_CACHE_HOME": "/c",
         "HOME": "/h",
         "A": "b",
     }
-    assert for_other_host(environ) == {"HOME": "/h", "A": "b"}
+    assert for_other_host(environ) == {"XDG_CACHE_HOME": "/c", "HOME": "/h", "A": "b"}
 
 
 def test_address_towards_this_machine() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from io import StringIO
@@ -17,7 +18,7 @@ from ringtune.launch import LaunchOptions
 from ringtune.tuner import cli, progress
 from ringtune.tuner.journal import Journal
 from ringtune.tuner.progress import Follower, LiveView, better
-from ringtune.tuner.records import NoteRecord, Record, ResultRecord, StartRecord, TrialRecord
+from ringtune.tuner.records import NoteRecord, Record, ResultRecord, StartRecord, TrialRecord, parse
 from ringtune.tuner.scoring import NO_GAIN, Interval
 
 FAST = Knobs(4 << 20, 500_000)
@@ -115,6 +116,26 @@ def test_progress_is_plain_lines_without_a_terminal(play: Play) -> None:
         "RINGTUNE_FUSION_THRESHOLD=4194304",
         "RINGTUNE_CYCLE_TIME=0.5",
     ]
+
+
+def test_a_session_as_one_document(play: Play, tmp_path: Path) -> None:
+    written = (START, DEFAULT, TRIAL, NoteRecord("the advisor is gone"), IMPROVED)
+    result = play("-np", "2", "--json", records=written, exit_code=4)
+    document = json.loads(result.stdout)
+    assert [parse(one) for one in document["records"]] == list(written)
+    assert parse(document["result"]) == IMPROVED
+    assert document["keep"] == ["RINGTUNE_FUSION_THRESHOLD=4194304", "RINGTUNE_CYCLE_TIME=0.5"]
+    assert (document["run"], document["exit_code"]) == (str(tmp_path / "run"), 4)
+    assert "trial 1 (suggested)" in result.stderr and "improved: fusion 4 MiB" in result.stderr
+    (options,) = result.launched  # type: ignore[attr-defined]
+    assert not options.echo and options.on_line is not None, "the job's own output would break the document"
+
+
+def test_a_document_of_a_session_that_never_began(play: Play) -> None:
+    result = play("--json")
+    document = json.loads(result.stdout)
+    assert (document["result"], document["keep"], document["records"]) == (None, [], [])
+    assert "nothing was tuned" in result.stderr
 
 
 def test_keeping_the_default_is_a_normal_end(play: Play) -> None:

@@ -123,7 +123,7 @@ def test_what_the_user_has_set_is_said_not_to_be_tried() -> None:
     job = LaunchOptions(command=["true"], num_proc=2, environ={pinned: "bf16", "RINGTUNE_TRANSPORT": "tcp"})
     values = {"horizon": None, "allow_compression": True, "max_trials": None, "budget": None,
               "own": ("OMP_NUM_THREADS=1,2",), "study": None, "apply": "print", "seed": None, "warmup_steps": None,
-              "steps_per_trial": None, "run_limit": None}  # fmt: skip
+              "steps_per_trial": None, "run_limit": None, "as_json": False}  # fmt: skip
     choices, said = wishes_of(job, values).choices(Run((), 0.0))
     assert said == (f"{pinned} (set)",)
     assert pinned not in {choice.variable for choice in choices}

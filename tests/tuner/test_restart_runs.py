@@ -181,6 +181,17 @@ def test_the_command_shows_keeps_and_writes_a_session(monkeypatch: pytest.Monkey
     assert "the stored result still holds" in again.output
 
 
+def test_a_session_as_one_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = {"RINGTUNE_BUCKET_CAP_MB": "10"}
+    done = tune(monkeypatch, FakeRunner({FOUR: 8e6}, made=made), "--run-dir", str(tmp_path / "run"), "--json")
+    document = orjson.loads(done.stdout)
+    assert document["result"]["settings"] == {"RINGTUNE_SOCKETS_PER_PEER": "4"} and document["result"]["made"] == made
+    assert document["keep"] == ["RINGTUNE_SOCKETS_PER_PEER=4"] and document["exit_code"] == 0
+    kinds = [record["event"] for record in document["records"]]
+    assert kinds == ["start"] + ["trial"] * (len(kinds) - 2) + ["result"]
+    assert "trial 1 (switch)" in done.stderr
+
+
 def test_variables_of_nccl_are_tried_on_a_host_with_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(command.Gpus, "find", lambda: object())
     done = tune(monkeypatch, FakeRunner({TREE: 8e6}), "--run-dir", str(tmp_path / "run"), "--max-trials", "40")

@@ -22,7 +22,7 @@ from ringtune.launch.hosts import is_local
 from ringtune.launch.launcher import plan
 from ringtune.meters.gpus import Gpus
 from ringtune.timeline.units import several
-from ringtune.tuner.applying import apply
+from ringtune.tuner.applying import apply, print_document
 from ringtune.tuner.fingerprint import JobDescription, cpu_model
 from ringtune.tuner.journal import Journal
 from ringtune.tuner.messages import sentence
@@ -50,6 +50,7 @@ class Wishes:
         own: What the user wants tried.
         storage: Optuna storage of the user's choice; empty = his memory of all jobs, with a copy in the run folder.
         apply: ``print``, or the file that receives the environment of the result.
+        as_json: Print one JSON document at the end, and all else on standard error.
         seed: Of the sampler, which chooses where there is much to choose from; None = different every time.
     """
 
@@ -61,6 +62,7 @@ class Wishes:
     storage: str = ""
     apply: str = "print"
     seed: int | None = None
+    as_json: bool = False
 
     def choices(self, first: Run) -> tuple[list[Choice], tuple[str, ...]]:
         """Return what is tried of a command by its first run, and in words what is not since the user has set it.
@@ -113,7 +115,7 @@ def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
         world=len(slots),
     )
     storage = values["study"] or config.autotune_study or ""
-    return Wishes(session, runs, place, given, own, storage, str(values["apply"]), values["seed"])
+    return Wishes(session, runs, place, given, own, storage, str(values["apply"]), values["seed"], values["as_json"])
 
 
 _RUN = {"warmup_steps": "warmup_steps", "steps_per_trial": "steps", "run_limit": "limit_s"}
@@ -137,12 +139,14 @@ def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
     console = Console()
     with contextlib.ExitStack() as stack:
         journal = stack.enter_context(Journal(layout.tuning_journal(job.run_dir)))
-        view: View = PlainView()
-        if console.is_terminal and not console.is_dumb_terminal:
+        view: View = PlainView(err=wishes.as_json)
+        records: list[Record] = []
+        if not wishes.as_json and console.is_terminal and not console.is_dumb_terminal:
             view = stack.enter_context(LiveView(console))
 
         def put(record: Record) -> None:
             journal.write([record])
+            records.append(record)
             view.show(record)
 
         def say(why: str) -> None:
@@ -157,10 +161,12 @@ def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
 
         session = RestartSession(runner, begin, wishes.session, put)
         result = session.run()
-    click.echo(f"ringtune tune: {sentence(result)}")
+    click.echo(f"ringtune tune: {sentence(result)}", err=wishes.as_json)
     made = f"{several(result.trials, 'trial')}, {several(session.runs, 'run')}"
-    click.echo(f"ringtune tune: {made}, {session.spent_s:.1f} s; run: {job.run_dir}")
-    apply(result, wishes.apply)
+    click.echo(f"ringtune tune: {made}, {session.spent_s:.1f} s; run: {job.run_dir}", err=wishes.as_json)
+    apply(result, wishes.apply, quiet=wishes.as_json)
+    if wishes.as_json:
+        print_document(records, result, job.run_dir, _exit_code(result))
     return _exit_code(result)
 
 
