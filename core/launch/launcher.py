@@ -262,7 +262,7 @@ def _finishing(run: Path | None) -> Iterator[Callable[[Outcome, Streams], None]]
 
     def ended(outcome: Outcome, streams: Streams) -> None:
         codes.append(outcome.exit_code)
-        failed = outcome.failure
+        failed = None if outcome.interrupted_by else outcome.failure
         said = None if failed is None else {**dataclasses.asdict(failed), "last_lines": streams.last_lines(failed.rank)}
         try:
             if run is not None:

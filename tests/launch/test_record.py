@@ -108,9 +108,9 @@ def run(folder: Path, script: str, launcher: list[Any]) -> subprocess.CompletedP
     )  # fmt: skip
 
 
-def read(folder: Path, *command: str) -> Any:
+def read(folder: Path, *command: str, source: str | Path = "trace.json") -> Any:
     done = subprocess.run(
-        [BIN / "ringtune", "timeline", *command, "trace.json", "--json"], cwd=folder, capture_output=True, text=True,
+        [BIN / "ringtune", "timeline", *command, source, "--json"], cwd=folder, capture_output=True, text=True,
         timeout=100, check=True,
     )  # fmt: skip
     return json.loads(done.stdout)

@@ -146,6 +146,20 @@ dist.destroy_process_group()
 """
 
 
+FAILS = """
+import torch, ringtune.torch as hvd
+hvd.init()
+weight = torch.nn.Parameter(torch.ones(64))
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.1), named_parameters=[("weight", weight)])
+for step in range(12):
+    optimizer.zero_grad()
+    weight.sum().backward()
+    if step == 8 and hvd.rank() == 1:
+        raise ValueError("planted in step 8")
+    optimizer.step()
+"""
+
+
 def run_under_ringtune(folder: Path, script: str, ranks: int) -> Any:
     return run(folder, script, [BIN / "ringtune", "run", "-np", str(ranks), "--timeline", "trace.json", sys.executable])
 
@@ -206,3 +220,18 @@ def test_the_bucket_for_which_the_ranks_wait_is_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = assert_late(tmp_path, 1, "backward")
     assert found["tensors"][0]["tensor"] == "world: bucket 1 (low.bias to low.weight)"
+
+
+@pytest.mark.slow
+def test_the_doctor_names_the_rank_that_failed_and_where_the_others_stood(tmp_path: Path) -> None:
+    done = run_under_ringtune(tmp_path, FAILS, 2)
+    assert done.returncode == 1, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    found = read(tmp_path, "doctor", source=folder)
+    failed = found["failure"]
+    assert (failed["rank"], failed["missing"]) == (1, [1])
+    assert failed["last_lines"][-1] == "ValueError: planted in step 8"
+    assert found["headline"].startswith("the run failed: rank 1 on localhost ended with code 1 after ")
+    stood = {one["rank"]: one for one in failed["collectives"]}
+    assert "rank 1 has shut down" in stood[0]["error"] and stood[1]["error"] == ""
+    assert stood[0]["step"] in (7, 8) and "weight" in stood[0]["tensor"]

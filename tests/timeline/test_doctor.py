@@ -97,6 +97,8 @@ def test_torn_and_missing_parts_are_named(torn: int, tmp_path: Path) -> None:
     layout.timeline_part(run, gone).unlink()
     page = flat(doctor(run))
     assert f"the part of rank {torn} ends early" in page and f"no part of rank {gone}" in page
+    assert f"what set the length of the steps is not known without rank {gone}" in page
+    assert f"not predicted: rank {gone} left no part" in page and "load balance" not in page and "at most" not in page
     assert "complete" not in page.split("Steps")[0] and "clocks of all hosts aligned within" in page
 
 
@@ -169,6 +171,15 @@ def test_who_is_missing(stall: bool, errors: tuple[int, ...], missing: tuple[int
     assert ("did not come to a collective" in found.headline()) == bool(missing)
 
 
+@pytest.mark.parametrize(
+    ("code", "rank", "failed"), [(130, None, False), (143, None, False), (143, 0, True), (1, None, True)]
+)
+def test_a_run_that_somebody_ended_has_not_failed(code: int, rank: int | None, failed: bool, tmp_path: Path) -> None:
+    runfolder.create(tmp_path, runfolder.RunRecord("ended"))
+    runfolder.finish(tmp_path, code, None if rank is None else {"rank": rank})
+    assert (failure(Run(tmp_path), None) is not None) == failed
+
+
 @pytest.mark.parametrize("logs", [False, True])
 def test_a_failed_run_without_a_timeline(logs: bool, tmp_path: Path) -> None:
     failed_run(tmp_path, rank=2, host="", exit_code=137, after_s=1.0, last_lines=[])
@@ -194,6 +205,13 @@ def test_a_hang_in_dumps_of_a_flight_recorder_stands_on_top(tmp_path: Path) -> N
     page = flat(doctor(run))
     assert page.startswith("HANG: rank 1 did not come to nccl:all_reduce number 4 of group 0 (default_pg): look at")
     assert "last call of rank 1" in page
+
+
+@pytest.mark.parametrize("events", [[], [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 5}]])
+def test_a_trace_without_steps_says_what_it_lacks(events: list[dict[str, Any]], tmp_path: Path) -> None:
+    page = flat(doctor(write_json(tmp_path / "odd.json", events), group=cli))
+    assert page.startswith("the trace says neither who was late nor who waited: record with")
+    assert "not predicted: " in page and " on 0 hosts" not in page
 
 
 def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ringtune.timeline.doctor.failure import Failure
 from ringtune.timeline.doctor.outlook import Foresee, Outlook
 from ringtune.timeline.runs.records import TuningResult
 from ringtune.timeline.runs.run import Run
+from ringtune.timeline.units import ranks_text
 
 Found = TypeVar("Found")
 
@@ -107,12 +108,18 @@ def diagnose(found: Counted | None, run: Run | None, failed: Failure | None, for
             unknown[what] = str(error)
             return None
 
-    late = known("late ranks", lambda: stragglers(trace, permuted=False))
-    path = known("critical path", lambda: critical_path(trace))
     summary = summarize(trace)
-    factors = known("efficiency", lambda: efficiency(trace))
+    late = known("late ranks", lambda: stragglers(trace, permuted=False))
+    if summary.missing:
+        # What a rank waited for lies in the parts that are not there: its time would be put down to communication.
+        unknown["time"] = f"what set the length of the steps is not known without rank {ranks_text(summary.missing)}"
+        unknown["predictions"] = f"rank {ranks_text(summary.missing)} left no part"
+    whole = not summary.missing
+    path = known("critical path", lambda: critical_path(trace)) if whole else None
+    factors = known("efficiency", lambda: efficiency(trace)) if whole else None
     name = run.name if run is not None else ""
-    seen = known("predictions", lambda: foresee(trace, name)) if foresee is not None and failed is None else None
+    asked = foresee if whole and failed is None else None
+    seen = known("predictions", lambda: asked(trace, name)) if asked is not None else None
     causes = sorted(path.causes.items(), key=lambda one: -one[1]) if path is not None else []
     first = failed.headline() if failed is not None else headline(trace, late)
     return Diagnosis(

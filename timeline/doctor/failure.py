@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from ringtune.timeline.units import ranks_text
 from ringtune.timeline.vocabulary import ERROR, STALL, Stage
 
 LAST_LINES = 8
+_INTERRUPTED = frozenset(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
+"""Exit codes of a job that somebody ended."""
 _TAIL_BYTES = 4096
 
 
@@ -76,7 +79,7 @@ class Failure:
 
 
 def failure(run: Run, trace: Trace | None) -> Failure | None:
-    """Return how a failed run ended; None for a run that did not fail.
+    """Return how a failed run ended; None for a run that did not fail, or that somebody ended.
 
     Args:
         run: Its folder.
@@ -86,6 +89,8 @@ def failure(run: Run, trace: Trace | None) -> Failure | None:
         return None
     said = run.document.get("failure")
     said = said if isinstance(said, Mapping) else {}
+    if not said and run.exit_code in _INTERRUPTED:
+        return None
     rank = said.get("rank")
     rank = rank if isinstance(rank, int) and not isinstance(rank, bool) else None
     collectives = tuple(_last_collectives(trace)) if trace is not None else ()

@@ -71,7 +71,7 @@ def _recording(found: Diagnosis) -> list[str]:
         return [found.unknown["timeline"]]
     hosts = {rank.host for rank in summary.ranks}
     # An import gives a clock of its own a host of its own, host#rank: where the ranks ran, it does not know.
-    place = f" on {several(len(hosts), 'host')}" if not any(host == "" or "#" in host for host in hosts) else ""
+    place = f" on {several(len(hosts), 'host')}" if hosts and not any(one == "" or "#" in one for one in hosts) else ""
     begin = f"{several(summary.size, 'rank')}{place}, {several(summary.span_count, 'span')}"
     warnings = summary.warnings()
     health = "" if warnings else ", complete"
@@ -82,7 +82,7 @@ def _recording(found: Diagnosis) -> list[str]:
 def _spent(found: Diagnosis) -> list[str]:
     total = sum(found.path.values())
     causes = [(cause_name(cause), ns) for cause, ns in found.path.items() if ns >= _LEAST_SHARE * total]
-    lines = []
+    lines = [found.unknown["time"]] if "time" in found.unknown else []
     if causes:
         shares = ", ".join(f"{name} {share_text(ns, total)}" for name, ns in causes)
         lines.append(f"what set the length of the steps: {shares}")
