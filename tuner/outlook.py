@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline.doctor.outlook import Outlook, Prospect
 from ringtune.timeline.runs.records import Estimate
 from ringtune.timeline.spans import Trace
@@ -17,7 +18,11 @@ def foresee(trace: Trace, name: str) -> Outlook:
     Raises:
         RingtuneError: The trace has nothing to fit the model to, or the model does not give back the job itself.
     """
-    model = believed(calibrate(adopt(trace, World()) if foreign(trace) else trace, name or "the job"))
+    try:
+        ours = adopt(trace, World()) if foreign(trace) else trace
+    except UsageError as error:
+        raise RingtuneError(f"{error} (ringtune predict)") from None
+    model = believed(calibrate(ours, name or "the job"))
     ranks = model.cluster.ranks
     changes = (
         Change("as it is", ranks=ranks),

@@ -79,6 +79,7 @@ def test_profiles_of_another_tool(imported: bool, host: str, tmp_path: Path) -> 
     page = flat(doctor(*paths))
     assert "was lost to rank 2 in steps 6-11, by data loading: look at rank 2 in step" in page
     assert "data loading: 1.4" in page and "longest on rank 2" in page
+    assert "what communication and its control cost): ringtune tune --restarts" in page
     assert "host#" not in page and (f"4 ranks on {'1 host' if host else ''}" in page) == bool(host)
 
 

@@ -10,6 +10,7 @@ from ringtune.timeline.analysis.phases import exposure
 from ringtune.timeline.analysis.stragglers import Stragglers, stragglers
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.units import ranks_text, share_text, time_text
+from ringtune.timeline.vocabulary import Stage
 
 _MUCH_LESS = 0.5
 """A rank that waits less than this part of what every other one does has the others wait for it."""
@@ -52,7 +53,11 @@ def headline(trace: Trace, found: Stragglers | None = None) -> str:
             pace = f"rank {first} sets the pace: it waited {100 * shares[first]:.0f} % of the time, {others}"
             return f"{pace}: look at what rank {first} computes"
     moving = f"{share_text(exposed, total)} while data moved, for no rank in particular"
-    return f"ranks waited {share_text(waited, total)} of the time, {moving}: search better settings with ringtune tune"
+    batches = trace.spans.of_stage(Stage.COMMUNICATE)
+    how = (
+        "ringtune tune --restarts" if batches.foreign().all() else "ringtune tune"
+    )  # nothing of another runtime's turns
+    return f"ranks waited {share_text(waited, total)} of the time, {moving}: search better settings with {how}"
 
 
 def comparison_headline(found: Comparison) -> str:

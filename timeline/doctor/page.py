@@ -124,11 +124,13 @@ def _settings(found: Diagnosis) -> list[str]:
         return [f"this run was tuned, and {result.decision.replace('-', ' ')}: {result.reason or 'no gain confirmed'}"]
     if found.failure is not None:
         return ["not looked at before the run ends well"]
+    carried = found.summary is None or found.summary.knobs_versions
+    how = "ringtune tune" if carried else "ringtune tune --restarts"
     if found.efficiency is None:
-        return ["not tuned; what that would give is not known before it is tried: ringtune tune"]
+        return [f"not tuned; what that would give is not known before it is tried: {how}"]
     most = 100 * (1 - float(found.efficiency.transfer))
     bound = f"at most {most:.1f} %, what communication and its control cost"
-    return [f"not tuned; what that would give is not known before it is tried ({bound}): ringtune tune"]
+    return [f"not tuned; what that would give is not known before it is tried ({bound}): {how}"]
 
 
 def _what_if(found: Diagnosis) -> list[str]:
