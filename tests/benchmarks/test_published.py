@@ -9,7 +9,7 @@ import pytest
 from ringtune.benchmarks.predict import published
 from ringtune.tuner.model import assumed
 from ringtune.tuner.model.questions import Answer, Change, ask
-from ringtune.tuner.model.workload import Workload
+from ringtune.tuner.model.workload import Workload, evenly
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,6 @@ def test_nine_of_ten_intervals_hold_what_was_not_fitted(works: dict[str, Workloa
 
 
 def test_the_assumed_cluster_is_the_published_one_but_for_its_links() -> None:
-    model = assumed.of_profile(Workload("one", published.evenly([1 << 20], 1e6, "one").gradients, 1e6))
+    model = assumed.of_profile(Workload("one", evenly([1 << 20], 1e6, "one").gradients, 1e6))
     assert (model.cluster.contention, model.work.jitter) == (assumed.CONTENTION, assumed.JITTER)
     assert ask(model, Change("alone", ranks=1)).step_ns.low == model.work.compute_ns

@@ -25,9 +25,9 @@ from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import Instant, Trace
 from tests.conftest import needs
 from tests.timeline.generated_run import generate_run
-from tests.timeline.helpers import four_ranks, simulate, trace_of, write_json
+from tests.timeline.helpers import four_ranks, trace_of, write_json
 from tests.timeline.planted import PLANTED, late_loader, profile
-from tests.timeline.scenario import Scenario
+from tests.timeline.scenario import Scenario, simulate
 from tests.timeline.test_import_dumps import stuck, write
 
 
