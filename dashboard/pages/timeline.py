@@ -27,7 +27,7 @@ from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS
 from ringtune.dashboard.pages import timeline_state as state
 from ringtune.dashboard.pages.progress import as_of, backlog_progress, progress
 from ringtune.dashboard.pages.timeline_batch import followed_card
-from ringtune.dashboard.pages.timeline_controls import RANK_LIMIT, controls, lanes, rank_options
+from ringtune.dashboard.pages.timeline_controls import RANK_LIMIT, controls, lanes, path_legend, rank_options
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import duration
@@ -44,7 +44,10 @@ _NOTHING = (
     "With a timeline, every rank records when each tensor was negotiated, queued, copied and sent. Start the job with:",
     "ringtune run -np 2 --timeline trace.json python train.py",
 )
-_HINT = "Scroll to zoom, drag to pan, point for details, click a span to follow its batch"
+_HINT = (
+    "Zoom: scroll, keys w and s, or + and -. Pan: drag, keys a and d. Zoom to a selection: Shift and drag. "
+    "Click a span to follow its batch, f zooms to it."
+)
 
 
 def layout(context: Context, route: Route) -> html.Div:
@@ -63,7 +66,7 @@ def layout(context: Context, route: Route) -> html.Div:
         justify="space-between",
         mt=8,
     )
-    body = [*controls(route, ranks), words, *drawn]
+    body = [*controls(route, ranks), words, html.Div(id="timeline-legend"), *drawn]
     return html.Div(
         [
             html.Div(id="timeline-problems"),
@@ -230,7 +233,8 @@ def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
     stages = state.stages_of(asked.phases)
     view = index.view(Query(window, asked.ranks, asked.controls.search, MARGIN, stages, asked.compact))
     followed, revision = follow(index, asked.batch), asked.revision + forced
-    figure = figures.timeline(index, view, asked.scheme, _extras(index, view, asked, followed))
+    extras = _extras(index, view, asked, followed)
+    figure = figures.timeline(index, view, asked.scheme, extras)
     step = asked.controls.step
     missed = step if asked.trigger.startswith("timeline-step") and step not in (None, "") and not forced else None
     held = {"revision": revision, "batch": followed.batch if followed else 0}
@@ -239,6 +243,7 @@ def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
         "drawn": _drawn(index, asked, view, live),
         "map": minimap(overview(index), view.window, asked.scheme),
         "note": state.note(index, view, missed),
+        "legend": path_legend(extras.path[0]) if extras.path else [],
         "held": {**held, "window": [window.begin_ns, window.end_ns] if window else None},
         "problems": problems(index.problems),
         "charts": shown(True),
@@ -284,6 +289,7 @@ def _nothing(index: Preparing | str | None) -> dict[str, Any]:
     return {
         **dict.fromkeys(_OUTPUTS, no_update),
         "note": "",
+        "legend": [],
         "problems": problems([index] if isinstance(index, str) else []),
         "charts": shown(False),
         "empty": shown(index is None),
@@ -297,6 +303,7 @@ _OUTPUTS = {
     "figure": Output("timeline-graph", "figure"),
     "map": Output("timeline-map", "figure"),
     "note": Output("timeline-note", "children"),
+    "legend": Output("timeline-legend", "children"),
     "held": Output("timeline-window", "data"),
     "problems": Output("timeline-problems", "children"),
     "charts": Output("timeline-charts", "style"),

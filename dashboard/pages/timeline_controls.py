@@ -10,12 +10,15 @@ from dash import html
 
 from ringtune.dashboard.components import graph
 from ringtune.dashboard.data.timeline.index import Query, TimelineIndex
+from ringtune.dashboard.data.timeline.path import PathTable
 from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.figures.timeline import MARGINS
+from ringtune.dashboard.figures.timeline_overlays import WORDS
 from ringtune.dashboard.figures.timeline_sketch import sketch
 from ringtune.dashboard.pages import timeline_state as state
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import PHASES
+from ringtune.timeline.analysis.critical_path import CAUSES
 
 RANK_LIMIT = 16
 """With more ranks each is one line at first, because lanes for every phase would be too small to read."""
@@ -140,3 +143,14 @@ def _phases(route: Route) -> dmc.MultiSelect:
         w=420,
         **{"aria-label": "Phases"},
     )
+
+
+def path_legend(path: PathTable) -> list[html.Div]:
+    """Return what the colours of the critical path mean: the causes that a window shows, in the order of a batch."""
+    met = {CAUSES[code] for code in set(path.cause.tolist())}
+    keys = [
+        html.Span([html.Span(className="rt-key", style={"background": color}), words], className="rt-legend-entry")
+        for cause, (words, color) in WORDS.items()
+        if cause in met
+    ]
+    return [html.Div(["Critical path: ", *keys], className="rt-legend")] if keys else []

@@ -177,3 +177,57 @@ def test_a_large_timeline_shows_how_far_it_is_and_then_itself(
         visit.page.wait_for_selector("#timeline-note >> text=spans in")
         assert visit.page.locator("#timeline-progress").count() == 0
     assert visit.complaints_while_served == []
+
+
+def test_keys_and_the_wheel_reach_a_hundredth_of_the_run_and_back(
+    visit: Visit, url: str, runs: dict[str, Path]
+) -> None:
+    page = visit.page
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/timeline?path=1")
+    page.wait_for_selector(SPANS)
+    page.wait_for_selector(".rt-legend >> text=late: all others waited for it")
+    page.wait_for_load_state("networkidle")
+    box, ends = page.locator("#timeline-graph .nsewdrag").first.bounding_box(), range_of("timeline-graph")
+    whole = page.evaluate(ends)
+    length, middle = whole[1] - whole[0], sum(whole) / 2
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    for _ in range(12):  # from 11 s to 40 ms
+        page.mouse.wheel(0, -100)
+    visit.until(f"{ends}[1] - {ends}[0] < {length * 0.04 / 11}")
+    visit.until(f"Math.abs({ends}[0] + {ends}[1] - {2 * middle}) < {length / 100}")
+    page.wait_for_url("**from=*")
+    page.keyboard.press("d")
+    visit.until(f"{ends}[0] + {ends}[1] > {2 * middle} + 0.1 * ({ends}[1] - {ends}[0])")
+    for key in 14 * "s":
+        page.keyboard.press(key)
+    visit.until(f"{ends}.every((end, at) => Math.abs(end - {whole}[at]) < {length / 1000})")  # not beyond the run
+    for key in "+w":
+        page.keyboard.press(key)
+    visit.until(f"{ends}[1] - {ends}[0] < {0.5 * length}")
+    page.focus("#timeline-search")
+    page.keyboard.type("was")  # in a field letters are letters
+    assert page.input_value("#timeline-search") == "was"
+    visit.until(f"{ends}[1] - {ends}[0] > {0.3 * length}")
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 60)
+    page.keyboard.down("Shift")
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 90, steps=4)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    visit.until(f"{ends}[1] - {ends}[0] < {0.06 * length}")
+    assert visit.complaints == []
+
+
+def test_f_zooms_to_the_followed_batch(visit: Visit, url: str, runs: dict[str, Path]) -> None:
+    page = visit.page
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/timeline?batch=9")
+    page.wait_for_selector(SPANS)
+    page.wait_for_selector("#timeline-batch >> text=on 4 ranks")
+    page.keyboard.press("f")
+    page.wait_for_url("**from=*")
+    frames = "document.querySelector('#timeline-graph .js-plotly-plot').layout.shapes"
+    visit.until(
+        f"(([low, high]) => {frames}.every((one) => low < one.x0 && one.x1 < high) && "
+        f"high - low < 3 * ({frames}[0].x1 - {frames}[0].x0))({range_of('timeline-graph')})"
+    )
+    assert visit.complaints == []
