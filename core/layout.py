@@ -32,8 +32,9 @@ STUDY_FILE = "study.db"
 TORCH_FILE = "torch.json"
 SCALING_FOLDER = "scaling"
 LOGS_FOLDER = "logs"
+STACKS_FOLDER = "stacks"
 
-RANK_FOLDERS = (MACHINE_FOLDER, TIMELINE_FOLDER, STEPS_FOLDER, SAMPLES_FOLDER, LOGS_FOLDER)
+RANK_FOLDERS = (MACHINE_FOLDER, TIMELINE_FOLDER, STEPS_FOLDER, SAMPLES_FOLDER, LOGS_FOLDER, STACKS_FOLDER)
 """Folders that hold one file a rank."""
 RANK_FILES = "rank-*"
 """Pattern of those files."""
@@ -131,6 +132,11 @@ def scaling_file(run: Path, name: str) -> Path:
 def log_file(run: Path, rank: int) -> Path:
     """What a rank printed, when the launcher was asked to keep it."""
     return run / LOGS_FOLDER / f"{rank_stem(rank)}.log"
+
+
+def stack_file(run: Path, rank: int) -> Path:
+    """Where a rank stands in Python that does not get on, or stood when it ended too early."""
+    return run / STACKS_FOLDER / f"{rank_stem(rank)}.txt"
 
 
 def slug(name: str) -> str:

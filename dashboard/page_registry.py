@@ -31,7 +31,7 @@ class Page:
 
 
 def _steps(run: Path) -> list[Path]:
-    return [run / layout.MACHINE_FOLDER, *listing(run, layout.step_logs(run), ".jsonl")]
+    return [run / layout.MACHINE_FOLDER, run / layout.STACKS_FOLDER, *listing(run, layout.step_logs(run), ".jsonl")]
 
 
 def _samples(run: Path) -> list[Path]:

@@ -1,4 +1,7 @@
-"""What a session measures of itself: one line a step, a sample of process and machine a second, metrics on request."""
+"""What a session measures of itself: one line a step, a sample of process and machine a second, metrics on request.
+
+And where its rank stands in Python once it does not get on.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from ringtune.meters.durations import Durations
     from ringtune.meters.exporter import Exporter
     from ringtune.meters.sampler import Sampler
+    from ringtune.meters.stack_log import StackLog
     from ringtune.session import Session
 
 _METRICS_PERIOD_NS = 1_000_000_000
@@ -33,6 +37,7 @@ class Meters:
         self._sampler: Sampler | None = None
         self._durations: Durations | None = None
         self._exporter: Exporter | None = None
+        self._stacks: StackLog | None = None
 
     def begin(self) -> None:
         """Start to export metrics if the settings ask for it.
@@ -67,6 +72,20 @@ class Meters:
             from ringtune.meters.sample_log import SampleLog
 
             self._sampling().add(SampleLog(run, self._session.rank))
+        self._log_stacks(run)
+
+    def _log_stacks(self, run: Path) -> None:
+        """Write where this rank stands when it does not get on, or is ended; training goes on where that fails."""
+        from ringtune.meters.stack_log import StackLog
+
+        config, traffic = self._session.config, self._session.runtime.traffic
+        try:
+            self._stacks = StackLog(run, self._session.rank, config.stall_warning_ns, traffic)
+        except RingtuneError as error:
+            self._warn(f"where this rank stands is not noted: {error}")
+            return
+        if config.sample_ns and not config.stall_check_disable:
+            self._sampling().add(self._stacks)
 
     def step_ended(self, stats: StepStats) -> None:
         """Count and log a step; an error of the disk must not end training."""
@@ -87,6 +106,8 @@ class Meters:
             self._exporter.close()
         if self._sampler is not None:
             self._sampler.stop()
+        if self._stacks is not None:
+            self._stacks.end()
         if self._step_log is not None:
             self._step_log.close()
 

@@ -11,12 +11,16 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html,
 
 from ringtune.dashboard.components import card, drawn_store, empty, facts, graph, problems, shown, stat, stats, table
 from ringtune.dashboard.context import Context
-from ringtune.dashboard.data import machine, steps
+from ringtune.dashboard.data import failure, steps
+from ringtune.dashboard.data.failure import Failure
+from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.data.step_totals import Breakdown, StepSummary
 from ringtune.dashboard.data.steps import StepLine, Steps
+from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.figures import steps as figures
+from ringtune.dashboard.pages.overview_failure import ending
 from ringtune.dashboard.pages.stragglers import Seen, seen, timeline_href
 from ringtune.dashboard.pages.stragglers_verdict import LATE_FROM, opening
 from ringtune.dashboard.routes import Route
@@ -124,7 +128,8 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         return {}
     found = context.steps(run)
     texts = numbers(found.summary, len(found.ranks)) if found.summary else []
-    shape = hash((run.path, run.status, run.problems, found.problems, *(label for label, _, _ in texts)))
+    labels = (label for label, _, _ in texts)
+    shape = hash((run.path, run.status, run.problems, found.problems, failure.hangs(run), *labels))
     return {"numbers": texts, "shape": str(shape), **_grown(found, before)}
 
 
@@ -165,27 +170,15 @@ def _grown(table: Steps, before: dict[str, Any]) -> dict[str, Any]:
     return {"grown": {"number": number, "figures": changed, "drawn": drawn}}
 
 
-def ending(run: RunInfo) -> list[Any]:
-    """Return how a run that did not end well ended, with what its ranks last printed."""
-    if run.status not in ("failed", "lost"):
-        return []
-    said = [
-        html.Div(
-            [
-                dmc.Text(f"rank {rank} printed last", size="xs", c="dimmed"),
-                html.Pre("\n".join(lines), className="rt-log"),
-            ]
-        )
-        for rank, lines in list(machine.last_words(run).items())[:4]
-    ]
-    return [
-        dmc.Alert(
-            said,
-            title=f"This run {run.ending}" if run.status == "failed" else f"This run is {run.ending}",
-            color="red",
-            mb="md",
-        )
-    ]
+def _failure(context: Context, run: RunInfo) -> Failure | None:
+    """Return how a run failed, or why a running one hangs; a timeline that cannot be shown says nothing."""
+    if run.status not in ("failed", "lost") and not failure.hangs(run):
+        return None
+    try:
+        with context.watched(run) as index:
+            return failure.data(run, index if isinstance(index, TimelineIndex) and index.lanes else None)
+    except Unreadable:
+        return failure.data(run, None)
 
 
 def machine_rows(machines: MachineTable) -> list[list[str]]:
@@ -247,7 +240,7 @@ def register(app: Dash, context: Context) -> None:
         texts = numbers(found.summary, len(found.ranks)) if found.summary else []
         return (
             problems([*run.problems, *found.problems, *machines.problems]),
-            ending(run),
+            ending(run, _failure(context, run)),
             stats([stat(*one, at) for at, one in enumerate(texts)]),
             shown(found.summary),
             shown(not found.summary),

@@ -1,0 +1,48 @@
+"""Pieces of the overview: how a run failed, or why it hangs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import html
+
+from ringtune.dashboard.components import table
+from ringtune.dashboard.data.failure import Failure, RankEnd
+from ringtune.dashboard.data.runs import RunInfo
+from ringtune.dashboard.units import count
+
+LISTED = 8
+"""Ranks in the table: those at fault first."""
+PRINTED = 4
+"""Ranks whose last lines are shown."""
+
+
+def ending(run: RunInfo, found: Failure | None) -> list[dmc.Alert]:
+    """Return how a run that did not end well ended, or why a running one hangs; nothing for any other."""
+    hangs = run.status == "live" and found is not None
+    if run.status not in ("failed", "lost") and not hangs:
+        return []
+    title = "This run does not get on" if hangs else f"This run {'is ' * (run.status == 'lost')}{run.ending}"
+    return [dmc.Alert(_content(found) if found else [], title=title, color="red", mb="md", id="overview-failure")]
+
+
+def _content(found: Failure) -> list[Any]:
+    said = [sentence for sentence in (found.headline, f"{found.action}." if found.action else "") if sentence]
+    parts: list[Any] = [dmc.Text(" ".join(said), size="sm", fw=600)] if said else []
+    ends = found.ranks[:LISTED]
+    if any(end.collective or end.error or end.stood for end in ends):
+        rows = [_row(end, blamed=end.rank in found.blamed) for end in ends]
+        parts.append(table(("Rank", "Stood in", "Last collective", "Step", "Ended by"), rows))
+        if len(found.ranks) > LISTED:
+            parts.append(dmc.Text(f"and {count(len(found.ranks) - LISTED)} more ranks", size="xs", c="dimmed"))
+    for end in [end for end in found.ranks if end.lines][:PRINTED]:
+        words = dmc.Text(f"rank {end.rank}: last lines", size="xs", c="dimmed")
+        parts.append(html.Div([words, html.Pre("\n".join(end.lines), className="rt-log")]))
+    return parts
+
+
+def _row(end: RankEnd, *, blamed: bool) -> list[Any]:
+    rank: Any = html.B(str(end.rank)) if blamed else str(end.rank)
+    step = count(end.step) if end.step >= 0 else "–"
+    return [rank, end.stood or "–", end.collective or "–", step, html.Div(end.error or "–", className="rt-sentence")]

@@ -1,0 +1,130 @@
+"""Which rank a failed or hanging run is blamed on, and what its folder says of the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ringtune import layout
+from ringtune.dashboard.data import failure
+from ringtune.dashboard.data.runs import RunInfo, read_run
+from ringtune.dashboard.data.timeline import trace
+from ringtune.dashboard.data.timeline.index import TimelineIndex
+from ringtune.dashboard.pages.overview_failure import ending
+from ringtune.timeline.spans import Instant
+from ringtune.timeline.synthetic.generate import Schedule
+from tests.dashboard.folders import change
+from tests.timeline.generated_run import generate_run
+
+ENDED = "# 2026-11-27 01:41:39: the script ended by an error\nTraceback (most recent call last):\n"
+OWN = (
+    ENDED + '  File "/job/train.py", line 6, in load_batch\n    raise ValueError("bad")\nValueError: bad sample 17\n'
+)
+LIBRARY = '  File "/v/lib/python3.11/site-packages/torch/x.py", line 9, in step\n    raise failure\n'
+LOST = (
+    ENDED + '  File "/job/train.py", line 9, in <module>\n' + LIBRARY + "ringtune.errors.PeerLost: rank 1 is gone\n"
+)
+QUIET = '# 2026-11-27 01:41:37: no operation finished for 60 s\n  File "/job/train.py", line 7, in <module>\n'
+TERMINATED = """
+Thread 0x00007f17 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+
+Current thread 0x00007f18 (most recent call first):
+  File "/usr/lib/python3.11/socket.py", line 700 in recv
+  File "/job/data.py", line 5 in read
+  File "/job/train.py", line 7 in <module>
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A failed run of three ranks and five steps."""
+    found = generate_run(tmp_path, "crash", Schedule(ranks=3, steps=5), tuning=False, scaling=False)
+    change(found, status="failed", exit_code=1)
+    return found
+
+
+def told(run: Path, stacks: dict[int, str], printed: dict[int, str] | None = None) -> None:
+    for rank, words in stacks.items():
+        layout.stack_file(run, rank).parent.mkdir(exist_ok=True)
+        layout.stack_file(run, rank).write_text(words)
+    for rank, words in (printed or {}).items():
+        layout.log_file(run, rank).parent.mkdir(exist_ok=True)
+        layout.log_file(run, rank).write_text(words)
+
+
+def index_of(run: Path, *instants: Instant) -> TimelineIndex:
+    index = trace.load(run, trace.sources(run))
+    return dataclasses.replace(index, instants=instants)
+
+
+def stall(at_ns: int, *missing: int) -> Instant:
+    return Instant("STALL", "stall", 0, at_ns, {"tensor": "fc.weight", "missing": list(missing), "age_ns": 60 * 10**9})
+
+
+def failed(run: Path, *instants: Instant) -> failure.Failure:
+    found = failure.data(read_run("crash", run), index_of(run, *instants))
+    assert found is not None
+    return found
+
+
+def test_an_error_of_a_ranks_own_is_the_cause_and_where_it_stood_the_action(run: Path) -> None:
+    told(run, {0: LOST, 1: OWN, 2: LOST})
+    found = failed(run, stall(10**15, 0))  # what waited for it does not count
+    assert found.headline == "Rank 1 ended by ValueError: bad sample 17."
+    assert (found.action, found.blamed) == ("Look at train.py line 6 (load_batch)", (1,))
+    assert [end.rank for end in found.ranks] == [1, 0, 2]
+    assert found.ranks[1].stood == "train.py line 9"  # not within the library
+    assert {(end.collective, end.step) for end in found.ranks} == {("fc.weight +1", 4)}
+
+
+def test_who_did_not_come_is_missing_and_stood_where_the_signal_met_it(run: Path) -> None:
+    told(run, {0: LOST.replace("PeerLost: rank 1 is gone", "Timeout: waited for rank 2"), 2: QUIET + TERMINATED})
+    found = failed(run, stall(10**15, 2))
+    assert found.headline == "Rank 2 did not come to fc.weight after step 4: the others waited 60 s."
+    assert (found.action, found.blamed) == ("Look at data.py line 5 (read)", (2,))
+    assert found.ranks[0].lines[0].startswith("Current thread") and len(found.ranks[0].lines) == 4
+
+
+def test_a_stall_that_was_over_blames_nobody(run: Path) -> None:
+    told(run, {1: LOST, 2: LOST})
+    assert failed(run, stall(0, 2)).blamed == (0,)
+
+
+def test_a_rank_without_a_word_was_killed(run: Path) -> None:
+    told(run, {}, {0: "epoch 3\nRuntimeError: PeerLost: rank 1 is gone\n", 2: "ringtune.errors.PeerLost: rank 1\n"})
+    found = failed(run)
+    assert found.headline.startswith("Rank 1 left no error while the others lost it: killed")
+    assert found.ranks[1].lines == ("epoch 3", "RuntimeError: PeerLost: rank 1 is gone")
+
+
+def test_without_a_timeline_the_stacks_speak(run: Path) -> None:
+    told(run, {0: LOST, 1: TERMINATED, 2: LOST})
+    found = failure.data(read_run("crash", run), None)
+    assert found is not None
+    assert found.headline == "Rank 1 stood in data.py line 5 (read) while the others waited."
+
+
+@pytest.mark.parametrize("stacks", [{}, {1: ""}, {1: "\x00\xff File \n"}])
+def test_a_run_that_left_nothing_is_not_explained(tmp_path: Path, stacks: dict[int, str]) -> None:
+    told(tmp_path, stacks)
+    run = RunInfo("x", tmp_path, "x", "failed", "failed with exit code 1", ranks=2)
+    found = failure.data(run, None)
+    assert found is None or (found.blamed, found.headline) == ((), "")
+    assert len(ending(run, found)) == 1
+
+
+def test_a_running_job_hangs_when_a_rank_is_missing_or_none_gets_on(run: Path) -> None:
+    live = dataclasses.replace(read_run("crash", run), status="live")
+    assert not failure.hangs(live) and ending(live, None) == []
+    told(run, {2: QUIET})
+    assert failure.hangs(live)
+    assert failure.data(live, index_of(run)) is None  # one rank computes for long, as a checkpoint does
+    found = failure.data(live, index_of(run, stall(10**15, 2)))
+    assert found is not None and found.headline.startswith("Rank 2 does not come to fc.weight after step 4")
+    assert ending(live, found)
+    told(run, dict.fromkeys(range(3), QUIET))
+    found = failure.data(live, index_of(run))
+    assert found is not None and found.headline == "No rank finishes an operation."
