@@ -247,7 +247,7 @@ def _begin_run(
     if options.run_dir is None:
         return options, None
     try:
-        runfolder.begin(options.run_dir, _record(options, slots, config))
+        runfolder.begin(options.run_dir, record_of(options, slots, config))
     except RingtuneError as error:
         if not options.run_dir_optional or config.timeline is not None:
             raise
@@ -280,7 +280,8 @@ def _finishing(run: Path | None) -> Iterator[Callable[[Outcome, Streams], None]]
         raise
 
 
-def _record(options: LaunchOptions, slots: Sequence[Slot], config: Config) -> runfolder.RunRecord:
+def record_of(options: LaunchOptions, slots: Sequence[Slot], config: Config) -> runfolder.RunRecord:
+    """Return the description of a job for its run folder."""
     named = config.timeline is not None and not config.timeline_dynamic
     timeline = {"timeline": str(config.timeline.absolute())} if named and config.timeline else {}
     return runfolder.RunRecord(

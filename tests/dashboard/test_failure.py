@@ -19,13 +19,9 @@ from tests.dashboard.folders import change
 from tests.timeline.generated_run import generate_run
 
 ENDED = "# 2026-11-27 01:41:39: the script ended by an error\nTraceback (most recent call last):\n"
-OWN = (
-    ENDED + '  File "/job/train.py", line 6, in load_batch\n    raise ValueError("bad")\nValueError: bad sample 17\n'
-)
+OWN = ENDED + '  File "/job/train.py", line 6, in load_batch\n    raise ValueError("bad")\nValueError: bad sample 17\n'
 LIBRARY = '  File "/v/lib/python3.11/site-packages/torch/x.py", line 9, in step\n    raise failure\n'
-LOST = (
-    ENDED + '  File "/job/train.py", line 9, in <module>\n' + LIBRARY + "ringtune.errors.PeerLost: rank 1 is gone\n"
-)
+LOST = ENDED + '  File "/job/train.py", line 9, in <module>\n' + LIBRARY + "ringtune.errors.PeerLost: rank 1 is gone\n"
 QUIET = '# 2026-11-27 01:41:37: no operation finished for 60 s\n  File "/job/train.py", line 7, in <module>\n'
 TERMINATED = """
 Thread 0x00007f17 (most recent call first):

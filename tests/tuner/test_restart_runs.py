@@ -13,7 +13,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from ringtune import layout
+from ringtune import layout, runfolder
 from ringtune.errors import UsageError
 from ringtune.launch import LaunchOptions, launch
 from ringtune.tuner import cli
@@ -177,6 +177,10 @@ def test_the_command_shows_keeps_and_writes_a_session(monkeypatch: pytest.Monkey
     assert [event["event"] for event in events] == ["start"] + ["trial"] * (len(events) - 2) + ["result"]
     assert events[2]["settings"] == {"RINGTUNE_SOCKETS_PER_PEER": "4"}
     assert layout.tuning_study(tmp_path / "run").is_file()
+    described = runfolder.read(tmp_path / "run")
+    assert described is not None and (described["status"], described["name"]) == ("finished", "train")
+    assert (described["command"], described["size"]) == (["python", "train.py"], 2)
+    assert described["labels"] == {"tuning": "restarts"} and described["config"] == {"RINGTUNE_TRANSPORT": "tcp"}
     again = tune(monkeypatch, FakeRunner({FOUR: 8e6}), "--run-dir", str(tmp_path / "again"))
     assert "the stored result still holds" in again.output
 
@@ -201,6 +205,8 @@ def test_variables_of_nccl_are_tried_on_a_host_with_gpus(monkeypatch: pytest.Mon
 def test_an_interrupted_command_ends_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = tune(monkeypatch, FakeRunner({}, interrupt_at=2), "--run-dir", str(tmp_path / "run"))
     assert done.return_value == 130 and "interrupted after 2 runs" in done.output
+    described = runfolder.read(tmp_path / "run")
+    assert described is not None and (described["status"], described["exit_code"]) == ("failed", 130)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from rich.console import Console
 
 from ringtune import layout, native, runfolder
 from ringtune.config import Config
-from ringtune.errors import UsageError
+from ringtune.errors import RingtuneError, UsageError
 from ringtune.launch import LaunchOptions
 from ringtune.launch.hosts import is_local
-from ringtune.launch.launcher import plan
+from ringtune.launch.launcher import plan, record_of
 from ringtune.meters.gpus import Gpus
 from ringtune.timeline.units import several
 from ringtune.tuner.applying import apply, print_document
@@ -138,6 +138,7 @@ def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
     assert job.run_dir is not None
     console = Console()
     with contextlib.ExitStack() as stack:
+        ended = stack.enter_context(_recorded(job, job.run_dir))
         journal = stack.enter_context(Journal(layout.tuning_journal(job.run_dir)))
         view: View = PlainView(err=wishes.as_json)
         records: list[Record] = []
@@ -161,6 +162,7 @@ def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
 
         session = RestartSession(runner, begin, wishes.session, put)
         result = session.run()
+        ended(_exit_code(result))
     click.echo(f"ringtune tune: {sentence(result)}", err=wishes.as_json)
     made = f"{several(result.trials, 'trial')}, {several(session.runs, 'run')}"
     click.echo(f"ringtune tune: {made}, {session.spent_s:.1f} s; run: {job.run_dir}", err=wishes.as_json)
@@ -168,6 +170,21 @@ def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
     if wishes.as_json:
         print_document(records, result, job.run_dir, _exit_code(result))
     return _exit_code(result)
+
+
+@contextlib.contextmanager
+def _recorded(job: LaunchOptions, run: Path) -> Iterator[Callable[[int], None]]:
+    """Describe the session in its run folder as a job is; lends what takes note of its exit code, 1 after an error."""
+    record = record_of(job, plan(job), Config.from_environ({**job.environ, **job.settings}))
+    runfolder.create(run, replace(record, labels={**record.labels, "tuning": "restarts"}))
+    codes: list[int] = []
+    try:
+        yield codes.append
+    finally:
+        try:
+            runfolder.finish(run, codes[0] if codes else 1)
+        except RingtuneError as error:  # the session is over, and a full disk is no reason to lose its result
+            click.echo(f"ringtune tune: warning: how the session ended is not noted: {error}", err=True)
 
 
 def _exit_code(result: ResultRecord) -> int:
