@@ -15,6 +15,9 @@ from ringtune.dashboard.page_registry import PAGES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.units import count, moment, plain
 
+SELECTABLE = {"enableCellTextSelection": True, "ensureDomOrder": True}
+"""Options of a grid whose numbers can be selected and copied; a selection follows the order of the elements."""
+
 STATUS_WORDS = {
     "live": ("live", "blue"),
     "finished": ("finished", "teal"),

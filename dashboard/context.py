@@ -24,6 +24,7 @@ from ringtune.dashboard.data.live.jobs import LiveRuns, Made
 from ringtune.dashboard.data.live.timeline import NotFollowed
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.posterior import Learned, learned
+from ringtune.dashboard.data.run_figures import FiguresReader
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun, newest_walls
 from ringtune.dashboard.data.scaling import ScalingTable
 from ringtune.dashboard.data.scaling_runs import Factors
@@ -55,11 +56,13 @@ class Context:
         folder: The runs.
         prefix: Path under which the app is served, with a slash at both ends.
         cpu_budget: The CPU budget of pages of running jobs.
+        figures: What the table of runs says of each.
     """
 
     folder: RunsFolder
     prefix: str = "/"
     cpu_budget: CpuBudget = field(default_factory=CpuBudget)
+    figures: FiguresReader = field(default_factory=FiguresReader)
     _steps: Cache = field(default_factory=lambda: Cache(capacity=8))
     _samples: Cache = field(default_factory=lambda: Cache(capacity=8))
     _small: Cache = field(default_factory=lambda: Cache(capacity=256))

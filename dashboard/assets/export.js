@@ -20,7 +20,9 @@ window.ringtuneExport = (function () {
   const title = (plot, trace, letter) => {
     const axis = plot._fullLayout[(trace[letter + "axis"] || letter).replace(letter, letter + "axis")];
     const text = axis && axis.title && axis.title.text;
-    return text ? plain(text) : letter;
+    // Without a title plotly has a request to enter one, for figures that can be edited.
+    const asks = plot._fullLayout._dfltTitle && text === plot._fullLayout._dfltTitle[letter];
+    return text && !asks ? plain(text) : axis && axis.type === "category" ? "label" : letter;
   };
 
   function rows(trace) {

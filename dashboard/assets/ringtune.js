@@ -160,8 +160,9 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
-  quickFilter: function (text, options) {
-    const query = text ? "q=" + encodeURIComponent(text) : "";
+  quickFilter: function (text, group, options) {
+    const asked = Object.entries({ q: text, group: group }).filter(([, value]) => value);
+    const query = new URLSearchParams(asked).toString();
     return [
       Object.assign({}, options, { quickFilterText: text || "" }),
       { path: window.location.pathname, search: query },

@@ -35,6 +35,8 @@ SILENT_AFTER_NS = 10 * 60 * 10**9
 LOOK_AGAIN_S = 2.0
 """How long it is believed that a run of other machines goes on, and that one of this machine writes."""
 _TAIL_BYTES = 96 * 2**10
+_NOTES = ("note", "notes")
+"""Tags that are sentences (``ringtune run --tag note="..."``); they stand in a column of their own."""
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}
 
 
@@ -55,6 +57,7 @@ class RunInfo:
         ranks: Number of ranks.
         created_unix_ns, ended_unix_ns: Moments, 0 where unknown.
         tags: ``key=value`` of its labels.
+        notes: What its label ``note`` says.
         step_samples: What the whole job works off in a step, by its tags ``batch`` (of a rank) or ``global-batch``; 0
             where it does not say.
         problems: Sentences about what could not be read.
@@ -74,6 +77,7 @@ class RunInfo:
     knobs: dict[str, int] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    notes: str = ""
     step_samples: int = 0
     problems: tuple[str, ...] = ()
 
@@ -186,6 +190,7 @@ def _described(run_id: str, path: Path) -> RunInfo:
         return RunInfo(run_id, path, plain(path.name), "unreadable", str(error), problems=(str(error),))
     status, ending = _status(document)
     labels = {key: value for key, value in mapping(document.get("labels")).items() if key != "timeline"}
+    notes = " ".join(text(labels.pop(key)) for key in _NOTES if key in labels)
     known = integer(document.get("format"), layout.FORMAT) <= layout.FORMAT
     newer = f"{layout.RUN_FILE} has a newer format than this ringtune knows; some values may be missing"
     return RunInfo(
@@ -204,6 +209,7 @@ def _described(run_id: str, path: Path) -> RunInfo:
             plain(key): integer(value) for key, value in layout.current_keys(mapping(document.get("knobs"))).items()
         },
         versions=_words(document.get("versions")),
+        notes=notes,
         tags=tuple(_tag(key, value) for key, value in list(labels.items())[:20]),
         step_samples=_samples(labels, max(0, integer(document.get("size")))),
         problems=() if known else (newer,),
@@ -309,22 +315,30 @@ def newest_walls(run: Path, log: Path) -> tuple[int, list[int]]:
 
     Only the end of the file is read: the table of runs must stay quick with hundreds of long runs.
     """
-    try:
-        content, _ = read_tail(run, log, _TAIL_BYTES)
-    except Unreadable:
-        return 0, []
     walls, newest = [], -1
+    for row in newest_rows(run, log, _TAIL_BYTES):
+        newest = max(newest, integer(row.get("step"), -1))
+        # The first step counts from init: it holds the start of the job, not a step's work.
+        if integer(row.get("step")) > 0:
+            walls.append(integer(row.get("end_ns")) - integer(row.get("begin_ns")))
+    return newest + 1, walls
+
+
+def newest_rows(run: Path, log: Path, limit_bytes: int) -> list[dict[str, Any]]:
+    """Return the objects of the whole lines at the end of a log; none of one that cannot be read."""
+    try:
+        content, _ = read_tail(run, log, limit_bytes)
+    except Unreadable:
+        return []
+    rows = []
     for line in content[: content.rfind(b"\n") + 1].splitlines():
         try:
             row = orjson.loads(line)
         except (orjson.JSONDecodeError, RecursionError):
             continue
         if isinstance(row, dict):
-            newest = max(newest, integer(row.get("step"), -1))
-            # The first step counts from init: it holds the start of the job, not a step's work.
-            if integer(row.get("step")) > 0:
-                walls.append(integer(row.get("end_ns")) - integer(row.get("begin_ns")))
-    return newest + 1, walls
+            rows.append(row)
+    return rows
 
 
 def rank_files(run: Path, folder: Path, suffix: str) -> dict[int, Path]:

@@ -18,6 +18,9 @@ from ringtune.timeline.spans import Ints
 WARM_UP_STEPS = 1
 """Left out of statistics when there are more: the first step counts from init and holds the start of the job."""
 
+LATE_FROM = 0.02
+"""A rank that computes at least this share longer than the median rank is called the slowest, or late."""
+
 _SUMS = ("wall", "exposed", "overlapped", "negotiate", "communicate", "copy", "bytes", "collectives", "batches")
 
 

@@ -16,13 +16,13 @@ from ringtune.dashboard.data.failure import Failure
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.runs import RunInfo
-from ringtune.dashboard.data.step_totals import Breakdown, StepSummary
+from ringtune.dashboard.data.step_totals import LATE_FROM, Breakdown, StepSummary
 from ringtune.dashboard.data.steps import StepLine, Steps
 from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.figures import steps as figures
 from ringtune.dashboard.pages.overview_failure import ending
 from ringtune.dashboard.pages.stragglers import Seen, seen, timeline_href
-from ringtune.dashboard.pages.stragglers_verdict import LATE_FROM, opening
+from ringtune.dashboard.pages.stragglers_verdict import opening
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import count, duration, number, percent, size

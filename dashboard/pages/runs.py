@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -12,26 +12,47 @@ import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 
 from ringtune.dashboard import routes
-from ringtune.dashboard.components import STATUS_WORDS, address_store, empty, follow_address, shown
+from ringtune.dashboard.components import (
+    SELECTABLE,
+    STATUS_WORDS,
+    address_store,
+    card,
+    empty,
+    follow_address,
+    shown,
+    table,
+)
 from ringtune.dashboard.context import Context
-from ringtune.dashboard.data.runs import RunRow
+from ringtune.dashboard.data.run_figures import RunFigures
+from ringtune.dashboard.data.runs import RunInfo, RunRow
 from ringtune.dashboard.routes import Route
-from ringtune.dashboard.units import duration, moment
+from ringtune.dashboard.units import count, duration, moment, percent, plain
 
+_PLAIN = {"cellClass": "rt-number"}
 _NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
 PAGE_ROWS = 50
+_GROUP_HEAD = ("Group", "Runs", "Shortest step (median)", "of", "Efficiency, mean")
 _HINT = dmc.Text("Mark two runs or more to compare them.", size="sm", c="dimmed")
 
 
 def layout(context: Context, route: Route) -> html.Div:
     """Return the page; its callback fills the table."""
-    search = route.query.get("q", "")[:200]
+    search, by = route.query.get("q", "")[:200], route.query.get("group", "")[:100] or None
     return html.Div(
         [
             dmc.Group(
                 [
                     dmc.Title("Runs", order=2, className="rt-run-name"),
                     html.Div(_HINT, id="runs-compare", className="rt-bar"),
+                    dmc.Select(
+                        id="runs-group",
+                        data=[by] if by else [],
+                        value=by,
+                        placeholder="Group by tag",
+                        clearable=True,
+                        w=160,
+                        **{"aria-label": "Group runs by a tag"},
+                    ),
                     dmc.TextInput(
                         id="runs-search",
                         value=search,
@@ -44,18 +65,26 @@ def layout(context: Context, route: Route) -> html.Div:
                 mb="md",
             ),
             address_store("runs"),
-            html.Div(_grid(search, len(context.folder.paths())), id="runs-table"),
+            html.Div(id="runs-groups", className="rt-above"),
+            html.Div(_grid(search, by, len(context.folder.paths())), id="runs-table"),
             html.Div(_nothing(context), id="runs-empty"),
         ]
     )
 
 
-def _grid(search: str, rows: int) -> dag.AgGrid:
+def _grid(search: str, by: str | None, rows: int) -> dag.AgGrid:
     return dag.AgGrid(
         id="runs-grid",
         rowData=[],
-        columnDefs=_columns(),
-        defaultColDef={"sortable": True, "resizable": True, "filter": False, "suppressHeaderMenuButton": True},
+        columnDefs=columns(by),
+        defaultColDef={
+            "sortable": True,
+            "resizable": True,
+            "filter": False,
+            "suppressHeaderMenuButton": True,
+            "wrapHeaderText": True,
+            "autoHeaderHeight": True,
+        },
         getRowId="params.data.id",
         dashGridOptions={
             "quickFilterText": search,
@@ -67,30 +96,46 @@ def _grid(search: str, rows: int) -> dag.AgGrid:
             "paginationPageSize": PAGE_ROWS,
             "paginationPageSizeSelector": False,
             "suppressPaginationPanel": rows <= PAGE_ROWS,
-            "enableCellTextSelection": True,
+            **SELECTABLE,
             "rowSelection": {"mode": "multiRow", "headerCheckbox": False, "enableClickSelection": False},
             "selectionColumnDef": {"width": 44, "maxWidth": 44, "resizable": False, "sortable": False},
         },
         columnSize="responsiveSizeToFit",
+        className="rt-dense",
         style={"height": None, "width": "100%"},
     )
 
 
-def _columns() -> list[dict[str, Any]]:
+def _shown_as(field: str) -> dict[str, Any]:
+    """Return a column of numbers that are sorted by, each shown as the text beside it."""
+    return {"field": field, "valueFormatter": {"function": f"params.data.{field}_text"}, **_NUMBER}
+
+
+def columns(by: str | None) -> list[dict[str, Any]]:
+    """Return the columns of the grid; ``by``: the tag that runs are grouped, and thus sorted, by at first."""
+    group = {"field": "group", "headerName": by or "", "minWidth": 120, "hide": not by, "sort": "asc" if by else None}
     return [
-        {"field": "name", "headerName": "Name", "cellRenderer": "RunLink", "minWidth": 190},
-        {"field": "state", "headerName": "Status", "cellRenderer": "Status", "minWidth": 250, "tooltipField": "ending"},
-        {"field": "ranks", "headerName": "Ranks", "maxWidth": 95, "minWidth": 80, **_NUMBER},
-        {"field": "created", "headerName": "Created", "sort": "desc", "minWidth": 165, "cellClass": "rt-number"},
-        {"field": "steps", "headerName": "Steps", "maxWidth": 110, "minWidth": 80, **_NUMBER},
+        {**group, "sortIndex": 0},
+        {"field": "name", "headerName": "Name", "cellRenderer": "RunLink", "minWidth": 150},
+        {"field": "state", "headerName": "Status", "cellRenderer": "Status", "minWidth": 170, "tooltipField": "ending"},
+        {"field": "ranks", "headerName": "Ranks", "minWidth": 75, **_NUMBER},
         {
-            "field": "step_ns",
-            "headerName": "Step (median)",
-            "minWidth": 120,
-            "valueFormatter": {"function": "params.data.step_time"},
-            **_NUMBER,
+            "field": "created",
+            "headerName": "Created",
+            "sort": "desc",
+            "sortIndex": 1,
+            "minWidth": 160,
+            "cellClass": "rt-number",
         },
-        {"field": "tags", "headerName": "Tags", "minWidth": 170, "tooltipField": "tags"},
+        {"field": "steps", "headerName": "Steps", "minWidth": 80, **_NUMBER},
+        {"headerName": "Step (median)", "minWidth": 115, **_shown_as("step_ns")},
+        {"headerName": "Best step", "minWidth": 95, **_shown_as("best_ns")},
+        {"headerName": "Efficiency", "minWidth": 95, **_shown_as("efficiency")},
+        {"headerName": "Waiting", "minWidth": 85, **_shown_as("waiting")},
+        {"headerName": "Late rank", "minWidth": 90, **_shown_as("late_rank")},
+        {"field": "tags", "headerName": "Tags", "minWidth": 150, "tooltipField": "tags"},
+        {"field": "notes", "headerName": "Notes", "minWidth": 130, "tooltipField": "notes"},
+        {"field": "command", "headerName": "Command", "minWidth": 220, "tooltipField": "command"},
     ]
 
 
@@ -102,26 +147,70 @@ def _nothing(context: Context) -> Any:
     )
 
 
-def table_rows(rows: Sequence[RunRow], prefix: str) -> list[dict[str, Any]]:
+def table_rows(rows: Sequence[RunRow], figures: Callable[[RunInfo], RunFigures], prefix: str) -> list[dict[str, Any]]:
     """Return the rows of the grid: numbers to sort by, and the texts that show them."""
-    return [
-        {
-            "id": row.info.id,
-            "name": row.info.name,
-            "href": routes.href(Route("overview", row.info.id), prefix),
-            "status": row.info.status,
-            "state": STATUS_WORDS[row.info.status][0],
-            "ending": row.info.ending,
-            "ranks": row.info.ranks,
-            "created": moment(row.info.created_unix_ns),
-            "steps": row.steps,
-            "step_ns": None if math.isnan(row.step_ns) else row.step_ns,
-            "step_time": duration(row.step_ns),
-            "tags": ", ".join(row.info.tags),
-            "hosts": " ".join(sorted(set(row.info.hosts))[:50]),
-        }
-        for row in rows
-    ]
+    return [_row(row, figures(row.info), prefix) for row in rows]
+
+
+def _row(row: RunRow, found: RunFigures, prefix: str) -> dict[str, Any]:
+    step_ns = found.default_ns if math.isnan(row.step_ns) else row.step_ns
+    return {
+        "id": row.info.id,
+        "group": "",
+        "name": row.info.name,
+        "href": routes.href(Route("overview", row.info.id), prefix),
+        "status": row.info.status,
+        "state": STATUS_WORDS[row.info.status][0],
+        "ending": row.info.ending,
+        "ranks": row.info.ranks,
+        "created": moment(row.info.created_unix_ns),
+        "steps": row.steps,
+        **_number("step_ns", step_ns, duration),
+        **_number("best_ns", found.best_ns, duration),
+        **_number("efficiency", found.efficiency, percent),
+        **_number("waiting", found.waiting, percent),
+        **_number("late_rank", found.late_rank if found.late_rank >= 0 else math.nan, lambda rank: f"{rank:.0f}"),
+        "tags": ", ".join(row.info.tags),
+        "notes": row.info.notes,
+        "command": plain(" ".join(row.info.command), 300),
+        "hosts": " ".join(sorted(set(row.info.hosts))[:50]),
+    }
+
+
+def _number(name: str, value: float, words: Callable[[float], str]) -> dict[str, Any]:
+    """Return a number for JSON, which knows no NaN, and its text."""
+    known = not math.isnan(value)
+    return {name: value if known else None, f"{name}_text": words(value) if known else "–"}
+
+
+def tag_names(rows: Sequence[RunRow]) -> list[str]:
+    """Return the names of the tags that runs have, to group by."""
+    return sorted({tag.partition("=")[0] for row in rows for tag in row.info.tags})
+
+
+def grouped(rows: list[dict[str, Any]], by: str | None) -> list[dict[str, Any]]:
+    """Return the rows with the value of a tag as their group; ``by`` "name" groups by the run's name."""
+    return [{**row, "group": row["name"] if by == "name" else _value(row["tags"], by)} for row in rows] if by else rows
+
+
+def _value(tags: str, name: str) -> str:
+    known = dict(tag.partition("=")[::2] for tag in tags.split(", "))
+    return (known[name] or "yes") if name in known else "–"
+
+
+def groups(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Return a line for every group: its runs, the shortest median step and whose it is, and the mean efficiency."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["group"], []).append(row)
+    lines = []
+    for name, own in sorted(found.items()):
+        timed = [row for row in own if row["step_ns"] is not None]
+        first = min(timed, key=lambda row: row["step_ns"], default=None)
+        rates = [row["efficiency"] for row in own if row["efficiency"] is not None]
+        best = [first["step_ns_text"], first["name"]] if first else ["–", "–"]
+        lines.append([plain(name, 60), count(len(own)), *best, percent(sum(rates) / len(rates)) if rates else "–"])
+    return lines
 
 
 def compare_link(marked: Sequence[dict[str, Any]], prefix: str) -> Any:
@@ -143,11 +232,20 @@ def register(app: Dash, context: Context) -> None:
         Output("runs-grid", "rowData"),
         Output("runs-table", "style"),
         Output("runs-empty", "style"),
+        Output("runs-groups", "children"),
+        Output("runs-group", "data"),
         Input("stamp", "data"),
+        Input("runs-group", "value"),
     )
-    def fill(_stamp: str | None) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, str]]:
-        rows = table_rows(context.folder.rows(), context.prefix)
-        return rows, shown(rows), shown(not rows)
+    def fill(_stamp: str | None, by: str | None) -> tuple[Any, ...]:
+        known = context.folder.rows()
+        rows = grouped(table_rows(known, context.figures.of, context.prefix), by)
+        summary = card(f"By {plain(by, 40)}", table(_GROUP_HEAD, groups(rows))) if by and rows else []
+        return rows, shown(rows), shown(not rows), summary, ["name", *tag_names(known)]
+
+    @app.callback(Output("runs-grid", "columnDefs"), Input("runs-group", "value"), prevent_initial_call=True)
+    def sort(by: str | None) -> list[dict[str, Any]]:
+        return columns(by)
 
     @app.callback(Output("runs-compare", "children"), Input("runs-grid", "selectedRows"), prevent_initial_call=True)
     def mark(marked: list[dict[str, Any]] | None) -> Any:
@@ -158,6 +256,7 @@ def register(app: Dash, context: Context) -> None:
         Output("runs-grid", "dashGridOptions"),
         Output("runs-address", "data"),
         Input("runs-search", "value"),
+        Input("runs-group", "value"),
         State("runs-grid", "dashGridOptions"),
     )
     follow_address(app, "runs")

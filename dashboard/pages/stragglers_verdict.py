@@ -9,16 +9,14 @@ import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import dcc
 
-from ringtune.dashboard.components import card, table
+from ringtune.dashboard.components import SELECTABLE, card, table
 from ringtune.dashboard.data.analysis import Analysis
 from ringtune.dashboard.data.lateness import LateRank, late_ranks
-from ringtune.dashboard.data.step_totals import StepSummary
+from ringtune.dashboard.data.step_totals import LATE_FROM, StepSummary
 from ringtune.dashboard.units import count, duration, percent, plain, probability
 from ringtune.timeline.analysis.stragglers import CAUSES
 
 LISTED = 12
-LATE_FROM = 0.02
-"""A rank that computes at least this share longer than the median rank is called the slowest."""
 Href = Callable[[int, int], str]
 _NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
 
@@ -139,6 +137,7 @@ def _grid(rows: list[LateRank]) -> dag.AgGrid:
             "headerHeight": 34,
             "groupHeaderHeight": 30,
             "animateRows": False,
+            **SELECTABLE,
             **({"domLayout": "autoHeight"} if len(rows) <= 16 else {}),
         },
         columnSize="responsiveSizeToFit",

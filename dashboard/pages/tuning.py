@@ -11,6 +11,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from ringtune.dashboard import routes
 from ringtune.dashboard.components import (
+    SELECTABLE,
     address_store,
     age,
     card,
@@ -139,7 +140,13 @@ def _grid() -> dag.AgGrid:
         rowData=[],
         columnDefs=columns(with_restarts=False),
         defaultColDef={"sortable": True, "resizable": True},
-        dashGridOptions={"domLayout": "autoHeight", "rowHeight": 36, "headerHeight": 38, "animateRows": False},
+        dashGridOptions={
+            "domLayout": "autoHeight",
+            "rowHeight": 36,
+            "headerHeight": 38,
+            "animateRows": False,
+            **SELECTABLE,
+        },
         columnSize="responsiveSizeToFit",
         className="rt-dense",
         style={"height": None, "width": "100%"},

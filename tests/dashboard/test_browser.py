@@ -57,6 +57,8 @@ def test_the_table_of_runs_shows_states_sorts_and_searches(visit: Visit, url: st
     page.wait_for_selector("#runs-grid .ag-row")
     for word in ("ended by SIGKILL", "finished after 2 min 00 s", "live", "model=resnet50"):
         page.wait_for_selector(f"#runs-grid .ag-row >> text={word}")
+    page.dblclick("#runs-grid .ag-row [col-id=steps]:has-text('60')")
+    visit.until("window.getSelection().toString().trim() === '60'")
     page.click('.ag-header-cell[col-id="ranks"]')
     page.click('.ag-header-cell[col-id="ranks"]')
     visit.until("document.querySelector('.ag-row[row-index=\"0\"] [col-id=ranks]').innerText === '4'")
@@ -65,6 +67,12 @@ def test_the_table_of_runs_shows_states_sorts_and_searches(visit: Visit, url: st
     page.wait_for_url("**?q=crash")
     page.reload()
     visit.until("document.querySelectorAll('#runs-grid .ag-row').length === 1")
+    page.fill("#runs-search", "")
+    page.click("#runs-group")
+    page.click("[role=option]:has-text('model')")
+    page.wait_for_selector("#runs-groups >> text=resnet50")
+    page.wait_for_url("**?group=model")
+    visit.until("document.querySelector('.ag-row[row-index=\"0\"] [col-id=group]').innerText === 'resnet50'")
     assert visit.complaints == []
 
 

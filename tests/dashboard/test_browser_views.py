@@ -136,7 +136,7 @@ def test_texts_in_saved_data_are_no_formulas(visit: Visit, url: str) -> None:
     visit.page.goto(url)
     visit.until("window.ringtuneExport !== undefined")
     plot = """{
-      _fullLayout: {xaxis: {title: {text: "A <b>b</b>"}}, yaxis: {}},
+      _fullLayout: {xaxis: {title: {text: "A <b>b</b>"}}, yaxis: {title: {text: "Click"}}, _dfltTitle: {y: "Click"}},
       _fullData: [{visible: true, type: "scatter", name: "=1+1", x: [-1, 2.5], y: ["-3", NaN],
                    hovertext: ["a,&lt;b&gt;", "x<br>y"]}],
     }"""
