@@ -55,8 +55,7 @@ class Context:
     Attributes:
         folder: The runs.
         prefix: Path under which the app is served, with a slash at both ends.
-        cpu_budget: The CPU budget of pages of running jobs.
-        figures: What the table of runs says of each.
+        cpu_budget, figures: The CPU budget of pages of running jobs; what the table of runs says of each.
     """
 
     folder: RunsFolder
@@ -388,8 +387,7 @@ class Context:
 
     def _progress(self, run: Path) -> float:
         """How far the preparation of a run's timeline is; 0 when none is needed."""
-        folder = store.place_of(run, self._timeline_state(run))
-        return self._preparations.share(folder)
+        return self._preparations.share(store.place_of(run, self._timeline_state(run)))
 
 
 def _unless_empty(trace: Trace | None, build: Callable[[Trace], T]) -> T | None:

@@ -159,8 +159,14 @@ def settings(first: RunInfo, second: RunInfo) -> list[tuple[str, str, str]]:
     ]
 
 
-_EVERY_JOB = frozenset({"RINGTUNE_JOB", "RINGTUNE_STORE", "RINGTUNE_RUN_DIR", "RINGTUNE_TIMELINE"})
-"""Settings that differ between any two jobs, so that a difference means nothing."""
+_EVERY_JOB = frozenset(
+    f"RINGTUNE_{name}"
+    for name in (
+        *("JOB", "STORE", "MASTER", "MASTER_ADDR", "MASTER_PORT", "RUN_DIR", "TIMELINE", "METRICS_PORT"),
+        *("RANK", "LOCAL_RANK", "SIZE", "HOSTNAME", "WORKER", "LAUNCHER"),
+    )
+)
+"""Settings by which ranks meet and that differ between any two jobs, so that a difference means nothing."""
 
 
 def _settings(run: RunInfo) -> dict[str, str]:

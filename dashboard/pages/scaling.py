@@ -25,7 +25,7 @@ _RATE_HINT = (
     "Of the whole job. Dotted: its ideal; dashed: predicted. Weak: each rank keeps its work; strong: the job does. "
     "Runs say which when started with --tag batch=N (of a rank) or --tag global-batch=N."
 )
-HEAD = ("Measurement", "Ranks", "Hosts", "Throughput", "Efficiency", "What", "When")
+HEAD = ("Measurement", "Ranks", "Hosts", "Throughput", "Scaling efficiency", "When", "What")
 
 
 def layout(context: Context, route: Route) -> html.Div:
@@ -71,7 +71,9 @@ def layout(context: Context, route: Route) -> html.Div:
                 card(
                     "Where efficiency goes",
                     graph("scaling-factors", 320),
-                    "Of runs with a timeline: factors that multiply to the efficiency, each takes its share off 100 %.",
+                    "Of runs with a timeline: factors of parallel efficiency (the share of a step in which ranks "
+                    "compute, beside the run of one rank), each takes its share off 100 %. Measured in the timeline, "
+                    "so it may differ from the efficiency by throughput above.",
                 ),
                 id="scaling-pop",
                 style=shown(False),
@@ -110,16 +112,16 @@ def _about(one: ScalingSeries) -> str:
     return one.facts
 
 
-def table_rows(series: tuple[ScalingSeries, ...]) -> list[list[str]]:
+def table_rows(series: tuple[ScalingSeries, ...]) -> list[list[Any]]:
     """Return one row, as `HEAD` names its cells, for every measured point."""
-    rows = []
+    rows: list[list[Any]] = []
     for one in series:
         for point in one.points:
             rate = f"{number(point.rate.median)} {one.unit} ({number(point.rate.low)} to {number(point.rate.high)})"
             known = point.efficiency
             share = f"{percent(known.median)} ({percent(known.low)} to {percent(known.high)})" if known else "–"
-            cells = [one.label, count(point.ranks), count(point.hosts), rate, share, one.facts]
-            rows.append([*cells, moment(one.created_unix_ns)])
+            cells = [one.label, count(point.ranks), count(point.hosts), rate, share, moment(one.created_unix_ns)]
+            rows.append([*cells, html.Div(one.facts, className="rt-sentence")])
     return rows
 
 

@@ -10,11 +10,14 @@ import pytest
 from ringtune import layout
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import compare
+from ringtune.dashboard.data.compare import Contrast
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder
 from ringtune.dashboard.data.steps import Steps, rank_steps
 from ringtune.dashboard.figures import compare as figures
 from ringtune.dashboard.pages import compare as page
+from ringtune.dashboard.pages.compare_tables import changes_table, verdict
 from ringtune.dashboard.pages.runs import compare_link
+from ringtune.timeline.analysis.comparison import Change
 from ringtune.timeline.synthetic.generate import Schedule
 from tests.dashboard.folders import change
 from tests.timeline.generated_run import generate_run
@@ -125,8 +128,12 @@ def test_spreads_share_their_bins_and_outliers_do_not_stretch_them() -> None:
 
 
 def test_what_was_set_differently_leaves_out_what_differs_in_every_job() -> None:
-    first = info("a", config={"RINGTUNE_JOB": "1", "X": "1"}, knobs={"fusion_bytes": 1 << 20}, ranks=2)
-    second = info("b", config={"RINGTUNE_JOB": "2", "Y": "2"}, knobs={"fusion_bytes": 2 << 20}, ranks=2)
+    first = info(
+        "a", config={"RINGTUNE_JOB": "1", "RINGTUNE_MASTER": "a:1", "X": "1"}, knobs={"fusion_bytes": 1 << 20}, ranks=2
+    )
+    second = info(
+        "b", config={"RINGTUNE_JOB": "2", "RINGTUNE_MASTER": "a:2", "Y": "2"}, knobs={"fusion_bytes": 2 << 20}, ranks=2
+    )
     assert compare.settings(first, second) == [
         ("Knob fusion_bytes", "1 MiB", "2 MiB"),
         ("X", "1", "–"),
@@ -166,3 +173,15 @@ def test_settings_of_a_run_folder_are_texts(tmp_path: Path) -> None:
     context = Context(RunsFolder(tmp_path))
     rows = compare.settings(*pair(context))
     assert ("<b>", "<i>", "–") in rows
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said", "word"),
+    [(-1, 1, "same", "same"), (0, 2, "same", "same"), (1, 2, "same", "unclear"), (-2, -1, "same", "unclear"),
+     (1, 2, "slower", "slower"), (-2, -1, "faster", "faster")],
+)  # fmt: skip
+def test_same_is_said_only_where_the_interval_holds_zero(low: float, high: float, said: str, word: str) -> None:
+    change = Change("step", "", 10.0, 11.0, (low + high) / 2, low, high, 0.06, said)
+    found = Contrast((change,), (9, 9), "step logs", ((), ()))
+    assert verdict(change) == word
+    assert ("Unclear: the interval leaves 0 out" in str(changes_table(found))) == (word == "unclear")
