@@ -48,13 +48,30 @@ def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None
         server.close()
 
 
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), show_default=True
 )
-def report(run: Path, output: Path) -> None:
-    """Write the folder RUN as one self-contained HTML file that opens anywhere, without a network."""
+@click.option("--tensorboard", type=_FOLDER, metavar="FOLDER", help="Instead, write event files of its steps.")
+@click.option("--mlflow", type=_FOLDER, metavar="FOLDER", help="Instead, write its steps into a store of files.")
+@click.option("--wandb", type=_FOLDER, metavar="FOLDER", help="Instead, write its steps as an offline run.")
+def report(run: Path, output: Path, **tools: Path | None) -> None:
+    """Write the folder RUN as one self-contained HTML file that opens anywhere, without a network.
+
+    Or write its steps (step time, exposed communication, waiting for late ranks, efficiency) for TensorBoard, MLflow
+    or Weights & Biases; nothing is sent anywhere.
+    """
+    asked = {tool: folder for tool, folder in tools.items() if folder is not None}
+    if asked:
+        from ringtune.dashboard.exports import export
+
+        for tool, folder in asked.items():
+            click.echo(f"{folder}: {export(run, tool, folder)} steps for {tool}")
+        return
     from ringtune.dashboard.report import write_report
 
     written = write_report(run, output)

@@ -23,7 +23,7 @@ from ringtune.dashboard.data.step_totals import LATE_FROM
 RANK_LIMIT = 64
 """With more ranks nothing is said of efficiency, waiting and the late rank: their logs are not read for a table."""
 _TAIL_BYTES = 24 * 2**10
-_Rows = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,28 @@ def of_steps(ranks: Mapping[int, Mapping[int, tuple[int, int]]]) -> RunFigures:
     total = float(wall.sum())
     if total <= 0:
         return RunFigures()
-    work = (wall - wait).mean(axis=1)
+    work, (_, waiting) = (wall - wait).mean(axis=1), blocked(wait)
     typical = float(np.median(work))
     late = len(ranks) > 1 and typical > 0 and float(work.max()) / typical - 1 >= LATE_FROM
     return RunFigures(
         efficiency=1 - float(wait.sum()) / total,
-        waiting=float((wait - wait.min(axis=0)).sum()) / total if len(ranks) > 1 else math.nan,
+        waiting=len(ranks) * float(waiting.sum()) / total if len(ranks) > 1 else math.nan,
         late_rank=list(ranks)[int(work.argmax())] if late else -1,
         best_ns=float(wall.max(axis=0).min()),
     )
+
+
+def blocked(wait: Floats) -> tuple[Floats, Floats]:
+    """Return how long ranks were blocked in each step: for the links alone, and on average beyond that.
+
+    The rank that is blocked least was waited for by the others, or nobody was: what it is blocked for is exposed
+    communication, and what others are blocked beyond it is waiting for a late rank.
+
+    Args:
+        wait: Blocked time by rank and step.
+    """
+    exposed: Floats = wait.min(axis=0)
+    return exposed, wait.mean(axis=0) - exposed
 
 
 def _newest(run: Path, logs: Mapping[int, Path]) -> dict[int, dict[int, tuple[int, int]]]:

@@ -112,16 +112,16 @@ def _about(one: ScalingSeries) -> str:
     return one.facts
 
 
-def table_rows(series: tuple[ScalingSeries, ...]) -> list[list[Any]]:
+def table_rows(series: tuple[ScalingSeries, ...]) -> list[list[str]]:
     """Return one row, as `HEAD` names its cells, for every measured point."""
-    rows: list[list[Any]] = []
+    rows = []
     for one in series:
         for point in one.points:
             rate = f"{number(point.rate.median)} {one.unit} ({number(point.rate.low)} to {number(point.rate.high)})"
             known = point.efficiency
             share = f"{percent(known.median)} ({percent(known.low)} to {percent(known.high)})" if known else "–"
-            cells = [one.label, count(point.ranks), count(point.hosts), rate, share, moment(one.created_unix_ns)]
-            rows.append([*cells, html.Div(one.facts, className="rt-sentence")])
+            cells = [one.label, count(point.ranks), count(point.hosts), rate, share]
+            rows.append([*cells, moment(one.created_unix_ns), one.facts])
     return rows
 
 
@@ -169,7 +169,7 @@ def register(app: Dash, context: Context) -> None:
             problems([*found.problems, *why_not]),
             figures.rate(series, look),
             figures.efficiency(series, look),
-            table(HEAD, table_rows(series)),
+            table(HEAD, [[*cells, html.Div(facts, className="rt-sentence")] for *cells, facts in table_rows(series)]),
             figures.factors(lost, look),
             shown(lost),
             shown(found.series),
