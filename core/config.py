@@ -57,6 +57,9 @@ class Config:
     sample_ns: int = 1_000_000_000
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    alert_late_ppm: int = 0
+    alert_slower_ppm: int = 0
+    alert_webhook: str = ""
     timeline: Path | None = None
     timeline_mark_cycles: bool = False
     timeline_steps: tuple[tuple[int, int], ...] = ()
@@ -178,9 +181,12 @@ class Config:
         What would let a reader of the file into the job or into a study's database is left out.
         """
         values = {name: _plain(getattr(self, _BY_NAME[name].field)) for name in sorted(self.given - _PRIVATE)}
-        return {PREFIX + name: without_password(value) for name, value in values.items()}
+        shown = {name: "set" if name in _SECRETS else without_password(value) for name, value in values.items()}
+        return {PREFIX + name: value for name, value in shown.items()}
 
 
+_SECRETS = frozenset({"ALERT_WEBHOOK"})
+"""Whoever knows such a URL may post there, and run folders are shared."""
 _said: set[str] = set()
 
 

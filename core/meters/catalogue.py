@@ -52,6 +52,10 @@ def _counter(name: str, scale: float = 1) -> Callable[[RankState], Iterable[Labe
     return _one(lambda state: state.counters[name] * scale)
 
 
+def _alerts(place: int) -> Callable[[RankState], Iterable[Labelled]]:
+    return lambda state: [((kind,), values[place]) for kind, values in state.alerts.items()]
+
+
 def _knob(name: str, scale: float = 1) -> Callable[[RankState], Iterable[Labelled]]:
     return _one(lambda state: state.knobs[name] * scale)
 
@@ -146,6 +150,8 @@ CATALOGUE = (
         "Stalls reported: an operation that some ranks did not submit for long.",
         _one(lambda s: s.stalls),
     ),
+    Metric("ringtune_alerts_total", "counter", "job", "Alerts raised.", _alerts(0), ("kind",)),
+    Metric("ringtune_alert_active", "gauge", "job", "Whether an alert holds now, 1 or 0.", _alerts(1), ("kind",)),
     Metric("ringtune_knobs_version", "gauge", "rank", "Version of the knobs in force.", _knob("knobs_version")),
     Metric(
         "ringtune_fusion_threshold_bytes", "gauge", "job", "Most bytes reduced as one batch.", _knob("fusion_bytes")

@@ -9,15 +9,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringtune.errors import RingtuneError
+from ringtune.errors import ConfigError, RingtuneError
 from ringtune.meters.step_log import StepLog
 from ringtune.stats import StepStats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringtune.meters.alerts import Alerts
     from ringtune.meters.durations import Durations
     from ringtune.meters.exporter import Exporter
     from ringtune.meters.sampler import Sampler
     from ringtune.meters.stack_log import StackLog
+    from ringtune.meters.state import RankState
     from ringtune.session import Session
 
 _METRICS_PERIOD_NS = 1_000_000_000
@@ -40,26 +44,46 @@ class Meters:
         self._stacks: StackLog | None = None
 
     def begin(self) -> None:
-        """Start to export metrics if the settings ask for it.
+        """Start to export metrics, and to look for what is wrong, if the settings ask for it.
 
         Raises:
-            ConfigError: The port is in use.
+            ConfigError: The port is in use, or the webhook is no URL.
             RingtuneError: prometheus_client is missing.
         """
         config, session = self._session.config, self._session
-        if config.metrics_port is None:
+        alerted = bool(config.alert_late_ppm or config.alert_slower_ppm or config.alert_webhook)
+        if config.metrics_port is None and not alerted:
             return
         from ringtune.meters.durations import Durations
         from ringtune.meters.publisher import Publisher
 
         self._durations = Durations()
         publisher = Publisher(session, self._durations, self._warn)
-        if session.rank == 0:
+        if session.rank == 0 and config.metrics_port is not None:
             from ringtune.meters.exporter import Exporter
 
             self._exporter = Exporter(config.metrics_host, config.metrics_port, publisher.all_ranks)
             print(f"ringtune: metrics for Prometheus at {self._exporter.url}", file=sys.stderr, flush=True)
         self._sampling().add(publisher)
+        if alerted and session.rank == 0:
+            publisher.alerts = self._alerts(publisher.all_ranks)
+            self._sampling().add(publisher.alerts)
+
+    def _alerts(self, states: Callable[[], Sequence[RankState]]) -> Alerts:
+        """Return the alerts that the settings ask for; steps are held against the last run of the same name."""
+        from ringtune.meters.alerts import Alerts, Conditions, Limits, earlier_run
+
+        config, run = self._session.config, self._session.run_folder
+        url = config.alert_webhook
+        if url and not url.startswith(("http://", "https://")):
+            raise ConfigError(f"RINGTUNE_ALERT_WEBHOOK={url!r}: expected a URL that begins with http:// or https://")
+        baseline = earlier_run(run) if run is not None and config.alert_slower_ppm else None
+        if config.alert_slower_ppm and baseline is None:
+            why = "there is no run folder" if run is None else "no finished run of this name and size lies beside it"
+            self._warn(f"RINGTUNE_ALERT_SLOWER_PERCENT has nothing to compare with: {why}")
+        limits = Limits(config.alert_late_ppm / 1e6, config.alert_slower_ppm / 1e6)
+        name = run.name if run is not None else self._session.job
+        return Alerts(Conditions(limits, baseline), states, url, name, self._warn)
 
     def write_into(self, run: Path) -> None:
         """Write steps and samples into a run folder from now on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringtune.errors import RingtuneError
@@ -12,6 +13,7 @@ from ringtune.meters.sample import Sample
 from ringtune.meters.state import RankState, observe
 
 if TYPE_CHECKING:
+    from ringtune.meters.alerts import Alerts
     from ringtune.session import Session
 
 MOST_MESSAGES = 64
@@ -32,6 +34,9 @@ class Publisher:
         session: The session, borrowed.
         durations: Its steps, borrowed.
         report: Receives a sentence when the others are lost.
+
+    Attributes:
+        alerts: Of rank 0, whose counts stand in its state; None where nobody asked for alerts.
     """
 
     def __init__(self, session: Session, durations: Durations, report: Callable[[str], None]) -> None:
@@ -43,6 +48,7 @@ class Publisher:
         self._first = threading.Event()
         self._report = report
         self._others_are_there = True
+        self.alerts: Alerts | None = None
 
     def append(self, sample: Sample) -> None:
         """Take a sample and publish this rank's state if it is its turn.
@@ -71,7 +77,8 @@ class Publisher:
         self._first.wait(1)
         if self._latest is None:
             return []
-        states = [observe(session, self._durations, self._latest)]
+        own = observe(session, self._durations, self._latest)
+        states = [own if self.alerts is None else replace(own, alerts=self.alerts.counts)]
         if session.size > 1 and self._others_are_there:
             keys = [_key(session, rank) for rank in range(1, session.size)]
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -34,6 +34,7 @@ class RankState:
         open_operations: Operations that were submitted and are not done.
         knobs: The runtime's setting and, as ``knobs_version``, its version.
         sample: Process and machine, by the names of `ringtune.meters.sample.Sample`.
+        alerts: Of rank 0, for every kind of alert how often it was raised and whether it holds, 1 or 0.
     """
 
     rank: int
@@ -49,6 +50,7 @@ class RankState:
     open_operations: int
     knobs: Mapping[str, int]
     sample: Mapping[str, Any]
+    alerts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the document as it travels."""

@@ -30,6 +30,8 @@ from ringtune.stats import StepStats
 from tests.core.fake_native import FakeStore
 
 NAMES = {metric.name: metric for metric in CATALOGUE}
+COUNTED = ("ringtune_stalls_total", "ringtune_alerts_total")
+"""Rare events, shown as their number."""
 GPU = {"index": 1, "use_percent": 40, "memory_used_bytes": 1000, "memory_bytes": 9000}
 
 
@@ -43,7 +45,7 @@ def state(rank: int, host: str = "a", local_rank: int = 0) -> RankState:
         traffic={"allreduce": [10 + rank, 4000], "broadcast": [1, 8]}, stalls=0, open_operations=3,
         knobs={"fusion_bytes": 1 << 20, "cycle_time_ns": 2_000_000, "segment_bytes": 4, "cache_capacity": 5,
                "algorithm": 1, "hierarchical": 0, "step_schedule": 1, "nccl_streams": 1, "knobs_version": 9},
-        sample={**vars(Machine().sample()), "machine_cores": 8 + rank, "gpus": [GPU]},
+        sample={**vars(Machine().sample()), "machine_cores": 8 + rank, "gpus": [GPU]}, alerts={"stall": [2, 1]},
     )  # fmt: skip
 
 
@@ -138,7 +140,7 @@ def test_grafana_asks_for_labels_that_there_are(expression: str) -> None:
         metric = NAMES[re.sub(r"_(bucket|sum|count)$", "", name)]
         asked = set(re.findall(r"(\w+)=~", matchers)) - {"instance"}  # Prometheus adds the instance
         assert asked <= set(metric.all_labels)
-        assert name.endswith("_total") <= (f"rate({name}{{" in expression or "stalls" in name)
+        assert name.endswith("_total") <= (f"rate({name}{{" in expression or name in COUNTED)
 
 
 def test_grafana_file_by_the_command_line(tmp_path: Path) -> None:
