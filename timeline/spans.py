@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from ringtune.timeline.frames import Column, Tabular
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES, Stage
 
 Ints = NDArray[np.int64]
@@ -30,7 +31,7 @@ MOST_RANKS = 1 << 16
 
 
 @dataclass(frozen=True)
-class SpanTable:
+class SpanTable(Tabular):
     """Spans as columns; instants of the cycle stage have begin == end.
 
     ``name`` and ``tensor`` are indices into ``names`` and ``tensors``; ``tensors[0]`` is always "" (no tensor).
@@ -61,6 +62,18 @@ class SpanTable:
     def duration_ns(self) -> Ints:
         """``end_ns - begin_ns``."""
         return self.end_ns - self.begin_ns
+
+    def row_count(self) -> int:
+        """Return the number of spans."""
+        return len(self)
+
+    def columns(self, most: int | None = None) -> dict[str, Column]:
+        """Return the columns with texts in place of codes."""
+        shown = self if most is None else self.take(slice(most))
+        names = ("begin_ns", "duration_ns", "rank", "bytes", "batch", "step", "knobs_version")
+        found: dict[str, Column] = {name: getattr(shown, name) for name in names}
+        stages = [Stage(code).label for code in shown.stage.tolist()]
+        return {**found, "stage": stages, "name": shown.name_texts(), "tensor": shown.tensor_texts()}
 
     def take(self, chosen: Mask | NDArray[np.integer[Any]] | slice) -> SpanTable:
         """Return the spans chosen by a mask, by indices (also to sort) or by a slice; string tables are shared."""

@@ -8,7 +8,7 @@ comes with a bootstrap interval, the p-value is Mann and Whitney's, corrected fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ringtune.timeline.analysis.intervals import intersection, length
 from ringtune.timeline.analysis.significance import Floats, bootstrap_difference, holm, mann_whitney, thinned
 from ringtune.timeline.analysis.steps import step_lengths
 from ringtune.timeline.analysis.verdicts import DATA_LOADING
+from ringtune.timeline.frames import Column, Tabular
 from ringtune.timeline.spans import Ints, SpanTable, Trace
 from ringtune.timeline.vocabulary import DEVICE_STAGES, Stage
 
@@ -56,7 +57,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """Two runs; ``only_first`` and ``only_second`` name what just one of them has."""
 
     first: str
@@ -66,6 +67,16 @@ class Comparison:
     changes: tuple[Change, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
+
+    def row_count(self) -> int:
+        """Return the number of changes."""
+        return len(self.changes)
+
+    def columns(self, most: int | None = None) -> dict[str, Column]:
+        """Return the changes, worst first."""
+        rows = [{**asdict(change), "ratio": change.ratio} for change in self.changes[:most]]
+        names = [*(one.name for one in fields(Change)), "ratio"]
+        return {name: [row[name] for row in rows] for name in names}
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ringtune import layout
+from ringtune.timeline.frames import Column, Tabular
 from ringtune.timeline.spans import Ints
 
 STEP_FIELDS = (
@@ -33,7 +34,7 @@ STEP_FIELDS = (
 
 
 @dataclass(frozen=True)
-class StepTable:
+class StepTable(Tabular):
     """Step statistics of one rank, one row a step, as int64 columns.
 
     Times are nanoseconds on the rank's monotonic clock; ``wait_ns`` is the time callers were blocked (exposed
@@ -62,6 +63,15 @@ class StepTable:
     def wall_ns(self) -> Ints:
         """Length of each step."""
         return self.end_ns - self.begin_ns
+
+    def row_count(self) -> int:
+        """Return the number of steps."""
+        return len(self)
+
+    def columns(self, most: int | None = None) -> dict[str, Column]:
+        """Return the columns, with the rank and the length of each step."""
+        found: dict[str, Column] = {name: getattr(self, name)[:most] for name in (*STEP_FIELDS, "wall_ns")}
+        return {"rank": np.full(len(self.step[:most]), self.rank), **found}
 
 
 def step_table(rank: int, lines: Iterable[Mapping[str, Any]]) -> StepTable:
