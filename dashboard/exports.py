@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,9 @@ def series(table: Steps, created_unix_ns: int = 0) -> StepSeries:
         UsageError: There is no such step.
     """
     ranks = [rank for rank in table.ranks if len(rank)]
-    common = reduce(np.intersect1d, [rank.step for rank in ranks]) if ranks else np.zeros(0, dtype=np.int64)
+    common: Ints = np.zeros(0, dtype=np.int64)
+    for number, rank in enumerate(ranks):
+        common = np.intersect1d(common, rank.step) if number else rank.step
     common = common[common > 0]
     if not len(common):
         raise UsageError("the run has no steps behind the first one that all ranks have ended: nothing to export")
