@@ -62,7 +62,8 @@ class StackLog:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # "a": what faulthandler adds stands behind everything else, also after a truncation.
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by end()
+            self._file.truncate(0)  # of a job that used the folder before, or of the rank that this one replaces
         except OSError as error:
             raise RingtuneError(f"{self.path}: cannot be written: {error.strerror or error}") from None
         with suppress(*_FAILURES):
