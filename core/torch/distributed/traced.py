@@ -42,7 +42,7 @@ def label_of(name: str, described: str) -> GroupLabel:
     if described == "default_pg" or name == "0":
         return WORLD_LABEL
     # torch counts its groups, on all ranks alike; those that only members know have other names.
-    number = 1 + (int(name) - 1 if name.isdigit() else zlib.crc32(name.encode())) % 0xFFFF
+    number = 1 + (int(name) - 1 if name.isdecimal() else zlib.crc32(name.encode())) % 0xFFFF
     text = described if described not in ("", "undefined") else name
     return GroupLabel(number, f"group {text}" if text.isdigit() else text)
 
