@@ -1,23 +1,52 @@
-"""What a session can be asked to do: descriptions of operations, and named ranges of the timeline."""
+"""What a session can be asked to do: one class for each operation, for `Session.submit`; named ranges of the timeline.
+
+Fields that several classes have mean the same everywhere:
+
+- ``name``: by which the ranks match the operation. A name may be used again when its operation is done, and a loop
+  should use it again: what repeats itself is agreed about without messages.
+- ``input``, ``output``: addresses of contiguous memory, which must stay alive until the ticket is done; they may be
+  the same.
+- ``shape``, ``dtype``: of the input; numbers of dtypes as in ``native/base/dtype.h``.
+- ``op``, ``prescale``, ``postscale``: the reduction, as in `ringtune.common.reductions`, and factors before and after.
+- ``group``, ``group_size``: operations that run only when so many of the group are ready on all ranks; ``""``: none.
+- ``process_set``: number of the ranks that take part; 0: all.
+- ``wire``: number of the dtype that a floating tensor travels as; -1: its own.
+- ``device``: the GPU whose memory it is, and the stream that writes it.
+- ``timeout_ns``: how long it may wait for missing ranks before the job ends; 0: as the settings say.
+"""
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from numbers import Real
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol
 
-_HOST = (-1, 0)
-"""Device of a tensor in host memory, as the native runtime takes it."""
+from ringtune.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ringtune.runtime import Runtime, Ticket
+
+Device = tuple[int, int]
+"""Number of a GPU, and one of its streams (a CUstream as a number)."""
+
+HOST: Device = (-1, 0)
+"""Memory of the host."""
 
 
-class Allreduce(NamedTuple):
-    """An allreduce to submit: addresses of contiguous memory, numbers as in ``native/base/dtype.h``.
+class Operation(Protocol):
+    """What `Session.submit` takes."""
 
-    A floating tensor travels as the dtype ``wire``, -1: as it is. ``device``: number of the GPU whose memory it is,
-    and the stream that writes it; empty for host memory. ``timeout_ns``: how long it may wait for missing ranks before
-    the job ends; 0: as the settings say.
-    """
+    def start(self, runtime: Runtime) -> Ticket:
+        """Hand the operation to the runtime."""
+
+
+@dataclass(slots=True)
+class Allreduce:
+    """Reduces the tensors of all ranks; each gets the result. Adasum is one of the reductions."""
 
     name: str
     input: int
@@ -31,18 +60,59 @@ class Allreduce(NamedTuple):
     group_size: int = 0
     process_set: int = 0
     wire: int = -1
-    device: tuple[()] | tuple[int, int] = ()
+    device: Device = HOST
     timeout_ns: int = 0
 
-    def arguments(self) -> tuple[Any, ...]:
-        """Return what the native runtime takes."""
-        if self.timeout_ns == 0:
-            return *self[:-2], *self.device
-        return *self[:-2], *(self.device or _HOST), self.timeout_ns
+    def start(self, runtime: Runtime) -> Ticket:
+        return runtime.allreduce(
+            self.name, self.input, self.output, self.shape, self.dtype, self.op, self.prescale, self.postscale,
+            self.group, self.group_size, self.process_set, self.wire, *self.device, self.timeout_ns,
+        )  # fmt: skip
 
 
-class Broadcast(NamedTuple):
-    """A broadcast to submit."""
+@dataclass(slots=True)
+class GradientReport:
+    """Stands for an allreduce on a rank that has no dense tensor for it: none at all, or a ``sparse`` one."""
+
+    name: str
+    sparse: bool
+    dtype: int
+    op: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    group: str = ""
+    group_size: int = 0
+    process_set: int = 0
+    wire: int = -1
+
+    def start(self, runtime: Runtime) -> Ticket:
+        return runtime.report_gradient(
+            self.name, self.sparse, self.dtype, self.op, self.prescale, self.postscale, self.group, self.group_size,
+            self.process_set, self.wire,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Allgather:
+    """Joins the ranks' tensors along the first dimension, which may differ; see `Session.take_gathered`."""
+
+    name: str
+    input: int
+    shape: Sequence[int]
+    dtype: int
+    process_set: int = 0
+    device: Device = HOST
+    timeout_ns: int = 0
+
+    def start(self, runtime: Runtime) -> Ticket:
+        return runtime.allgather(
+            self.name, self.input, self.shape, self.dtype, self.process_set, *self.device, self.timeout_ns
+        )
+
+
+@dataclass(slots=True)
+class Broadcast:
+    """Gives all ranks the tensor of rank ``root``, a rank of the job whatever the process set."""
 
     name: str
     input: int
@@ -51,14 +121,143 @@ class Broadcast(NamedTuple):
     dtype: int
     root: int
     process_set: int = 0
-    device: tuple[()] | tuple[int, int] = ()
+    device: Device = HOST
     timeout_ns: int = 0
 
-    def arguments(self) -> tuple[Any, ...]:
-        """Return what the native runtime takes."""
-        if self.timeout_ns == 0:
-            return *self[:-2], *self.device
-        return *self[:-2], *(self.device or _HOST), self.timeout_ns
+    def start(self, runtime: Runtime) -> Ticket:
+        return runtime.broadcast(
+            self.name, self.input, self.output, self.shape, self.dtype, self.root, self.process_set, *self.device,
+            self.timeout_ns,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Alltoall:
+    """Sends ``splits`` rows to each rank (empty: equal shares) and joins what comes; see `Session.take_gathered`."""
+
+    name: str
+    input: int
+    shape: Sequence[int]
+    dtype: int
+    splits: Sequence[int] = ()
+    process_set: int = 0
+    device: Device = HOST
+    timeout_ns: int = 0
+
+    def start(self, runtime: Runtime) -> Ticket:
+        return runtime.alltoall(
+            self.name, self.input, self.shape, self.dtype, self.splits, self.process_set, *self.device, self.timeout_ns
+        )
+
+
+@dataclass(slots=True)
+class Reducescatter:
+    """Reduces the tensors of all ranks; each gets its share of the rows, the first ranks one more if need be."""
+
+    name: str
+    input: int
+    output: int
+    shape: Sequence[int]
+    dtype: int
+    op: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    group: str = ""
+    group_size: int = 0
+    process_set: int = 0
+    device: Device = HOST
+    timeout_ns: int = 0
+
+    def start(self, runtime: Runtime) -> Ticket:
+        return runtime.reducescatter(
+            self.name, self.input, self.output, self.shape, self.dtype, self.op, self.prescale, self.postscale,
+            self.group, self.group_size, self.process_set, *self.device, self.timeout_ns,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Barrier:
+    """Is done when all ranks of the set have submitted it."""
+
+    name: str
+    process_set: int = 0
+    timeout_ns: int = 0
+
+    def start(self, runtime: Runtime) -> Ticket:
+        return runtime.barrier(self.name, self.process_set, self.timeout_ns)
+
+
+@dataclass(slots=True)
+class Join:
+    """Is done when all ranks have joined: until then this one contributes neutral elements. Decides who came last."""
+
+    name: str = "join.noname"
+
+    def start(self, runtime: Runtime) -> Ticket:
+        return runtime.join(self.name)
+
+
+@dataclass(slots=True)
+class AddProcessSet:
+    """Decides the number of a new process set of these ranks of the job; all ranks submit it alike."""
+
+    ranks: Sequence[int]
+
+    def start(self, runtime: Runtime) -> Ticket:
+        return runtime.add_process_set(self.ranks)
+
+
+@dataclass(slots=True)
+class RemoveProcessSet:
+    """Removes a process set by its number; all ranks submit it alike."""
+
+    number: int
+
+    def start(self, runtime: Runtime) -> Ticket:
+        return runtime.remove_process_set(self.number)
+
+
+_TEXTS, _FACTORS, _LISTS = {"name", "group"}, {"prescale", "postscale"}, {"shape", "splits", "ranks", "device"}
+_FROM_ZERO = {"input": 64, "output": 64, "group_size": 32, "process_set": 32, "number": 32}
+"""Bits of whole numbers without a sign; the others have one, and 31 bits."""
+_SIGNED = {"shape": 63, "splits": 63, "device": 63, "timeout_ns": 63}
+
+
+def check_fields(operation: Any) -> None:
+    """Say which field of an operation the runtime cannot take, once it has refused one.
+
+    Raises:
+        InvalidArgument: A field is of the wrong type, or beyond its range.
+    """
+    for name in (field.name for field in fields(operation)):
+        value = getattr(operation, name)
+        fault = _fault(name, value)
+        if fault:
+            raise InvalidArgument(f"{type(operation).__name__}: {name}={value!r} is {fault}")
+
+
+def _fault(name: str, value: Any) -> str:
+    if name in _TEXTS:
+        return "no text that can be written as UTF-8" if not isinstance(value, str) or not _encodes(value) else ""
+    if name in _FACTORS:
+        return "" if isinstance(value, Real) else "no number"
+    bits = _FROM_ZERO.get(name, _SIGNED.get(name, 31))
+    least, end = 0 if name in _FROM_ZERO else -(1 << bits), 1 << bits
+    try:
+        numbers = [operator.index(one) for one in (value if name in _LISTS else (value,))]
+    except TypeError:
+        return "no list of whole numbers" if name in _LISTS else "no whole number"
+    if name == "device" and len(numbers) != 2:
+        return "no pair of a GPU and a stream"
+    return "" if all(least <= one < end for one in numbers) else f"not in the range from {least} to {end - 1}"
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Range:
@@ -66,7 +265,7 @@ class Range:
 
     __slots__ = ("_begin_ns", "_name", "_runtime")
 
-    def __init__(self, runtime: Any, name: str) -> None:
+    def __init__(self, runtime: Runtime | None, name: str) -> None:
         self._runtime = runtime
         self._name = name
         self._begin_ns = 0

@@ -10,9 +10,9 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from ringtune import layout, live_timeline, native, runfolder
+from ringtune import layout, live_timeline, runfolder
 from ringtune.config import Config
 from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.output_file import make_private
@@ -24,11 +24,20 @@ class Recorder(Protocol):
     """What a recording needs of its session."""
 
     rank: int
-    runtime: Any
     config: Config
+
+    @property
+    def recording(self) -> bool:
+        """Whether a part is being recorded."""
 
     def ensure_run_folder(self) -> Path:
         """Make the run folder."""
+
+    def start_part(self, path: str, *, mark_cycles: bool, pieces: bool, gzip: bool, rotate_bytes: int) -> None:
+        """Record into a file."""
+
+    def stop_part(self) -> None:
+        """Record no longer."""
 
 
 @dataclass
@@ -72,14 +81,13 @@ class Recording:
         make_private(part.parent)
         if not self._cleared:
             self._clear(part)
-        with native.translated():
-            session.runtime.start_timeline(
-                str(part),
-                mark_cycles=mark_cycles,
-                pieces=config.timeline_detail == FULL,
-                gzip=config.timeline_gzip,
-                rotate_bytes=config.timeline_rotate_bytes,
-            )
+        session.start_part(
+            str(part),
+            mark_cycles=mark_cycles,
+            pieces=config.timeline_detail == FULL,
+            gzip=config.timeline_gzip,
+            rotate_bytes=config.timeline_rotate_bytes,
+        )
         self.file = Path(path).absolute() if path is not None else layout.timeline_file(run)
         if session.rank == 0 and path is not None:
             runfolder.update(run, labels={"timeline": str(self.file)})
@@ -87,11 +95,10 @@ class Recording:
 
     def stop(self) -> None:
         """Stop; the part is complete then. Spans lost to a full disk give a warning and no error."""
-        if not self.session.runtime.recording:
+        if not self.session.recording:
             return
         try:
-            with native.translated():
-                self.session.runtime.stop_timeline()
+            self.session.stop_part()
         except TraceIoError as error:
             self._warn(f"the timeline has gaps: {error}")
 
@@ -109,7 +116,7 @@ class Recording:
     def _look(self, step: int) -> None:
         config = self.session.config
         wanted = any(first <= step < end for first, end in config.timeline_steps)
-        if wanted and not self.session.runtime.recording and config.timeline is not None:
+        if wanted and not self.session.recording and config.timeline is not None:
             try:
                 self.start(config.timeline, mark_cycles=config.timeline_mark_cycles)
             except RingtuneError as error:  # an error of the disk must not end training

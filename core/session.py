@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +20,12 @@ from ringtune.config import Config, not_yet_warned
 from ringtune.errors import InvalidArgument, NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.meters.meters import Meters
-from ringtune.operations import Allreduce, Broadcast, Range
+from ringtune.operations import Barrier, Range
 from ringtune.recording import Recording
+from ringtune.runtime import Runtime
 from ringtune.stats import StepStats
 from ringtune.step_marks import StepMarks
-
-WAIT_SLICE_NS = 100_000_000
-"""Longest time inside the runtime without looking at signals, so that Ctrl-C is answered within it."""
+from ringtune.tickets import Tickets, translated
 
 _LEAVE_TIMEOUT_NS = 10_000_000_000
 """How long rank 0, whose negotiator the others need, waits for them to leave before it goes."""
@@ -36,8 +34,8 @@ NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 """Horovod's words, which scripts compare."""
 
 
-class Session:
-    """One job's life in this process. Made by `Session.open`.
+class Session(Tickets):
+    """One job's life in this process. Made by `Session.open`; operations go through `Tickets.submit`.
 
     Args:
         config: Settings of this process.
@@ -52,10 +50,10 @@ class Session:
         job: Key of this session in the store, the same on all ranks.
     """
 
-    def __init__(self, config: Config, placement: Placement, runtime: Any, context: JobContext) -> None:
+    def __init__(self, config: Config, placement: Placement, runtime: Runtime, context: JobContext) -> None:
+        super().__init__(runtime)
         self.config = config
         self.placement = placement
-        self.runtime = runtime
         self.job = context.job
         self.store = context.store
         self.run_folder: Path | None = None
@@ -70,7 +68,6 @@ class Session:
         self.closed = False
         self.planned_folder = context.run_folder
         self._pid = os.getpid()
-        self._error = native.error_class()
         self._extensions = extensions.ExtensionSet(placement.rank)
         self._meters, self._recording = Meters(self), Recording(self)
         self._steps = StepMarks(runtime, self._step_ended)
@@ -98,101 +95,21 @@ class Session:
     @property
     def knobs(self) -> Knobs:
         """The runtime's present setting."""
-        return Knobs.from_dict(self.runtime.knobs())
+        return Knobs.from_dict(self.knob_values())
 
     @property
     def knobs_version(self) -> int:
         """Version of the present setting."""
-        return int(self.runtime.knobs()["knobs_version"])
+        return self.knob_values()["knobs_version"]
+
+    def knob_values(self) -> dict[str, int]:
+        """Return the present setting and its version by name."""
+        return self._runtime.knobs()
 
     @property
     def timeline_file(self) -> Path | None:
         """Where rank 0 merges the parts when the session closes; None when nothing was recorded."""
         return self._recording.file
-
-    @property
-    def recording(self) -> bool:
-        """Whether a timeline is being recorded."""
-        return bool(self.runtime.recording)
-
-    # -- operations --------------------------------------------------------------------------------------------------
-
-    def submit_allreduce(self, operation: Allreduce) -> int:
-        """Start an allreduce; the buffers must stay alive until its ticket is done.
-
-        Raises:
-            InvalidArgument: The name is in flight already, or the operation is invalid on this rank.
-            ShutDown: The runtime has been shut down.
-        """
-        try:
-            return int(self.runtime.allreduce(*operation.arguments()))
-        except self._error as error:
-            raise native.translate(error) from None
-
-    def submit_allgather(self, name: str, address: int, shape: Sequence[int], *rest: int, timeout_ns: int = 0) -> int:
-        """Start an allgather along the first dimension; `rest`: dtype, process set, and `Allreduce.device`."""
-        try:
-            return int(self.runtime.allgather(name, address, shape, *rest, timeout_ns=timeout_ns))
-        except self._error as error:
-            raise native.translate(error) from None
-
-    def submit_broadcast(self, operation: Broadcast) -> int:
-        """Start a broadcast from a root rank; buffers must stay alive until its ticket is done."""
-        try:
-            return int(self.runtime.broadcast(*operation.arguments()))
-        except self._error as error:
-            raise native.translate(error) from None
-
-    def submit_barrier(self, name: str, process_set: int = 0, timeout_ns: int = 0) -> int:
-        """Start a barrier: its ticket is done when all ranks of the set have submitted it."""
-        try:
-            return int(self.runtime.barrier(name, process_set, timeout_ns))
-        except self._error as error:
-            raise native.translate(error) from None
-
-    def poll(self, ticket: int) -> bool:
-        """Return whether the operation is done (or failed), without waiting."""
-        try:
-            return bool(self.runtime.poll(ticket))
-        except self._error as error:
-            raise native.translate(error) from None
-
-    def wait(self, ticket: int) -> None:
-        """Wait until the operation is done; Ctrl-C interrupts the wait, not the operation.
-
-        Raises:
-            RuntimeFailure: The operation failed, on all ranks; the subclass says how.
-        """
-        wait = self.runtime.wait
-        try:
-            while not wait(ticket, WAIT_SLICE_NS):
-                pass
-        except self._error as error:
-            raise native.translate(error) from None
-
-    def wait_for(self, ticket: int, timeout_ns: int) -> bool:
-        """Wait at most so long; False when the operation is not done then. Raises as `wait` does."""
-        deadline_ns = time.monotonic_ns() + timeout_ns
-        wait = self.runtime.wait
-        try:
-            while not wait(ticket, max(0, min(WAIT_SLICE_NS, deadline_ns - time.monotonic_ns()))):
-                if time.monotonic_ns() >= deadline_ns:
-                    return False
-        except self._error as error:
-            raise native.translate(error) from None
-        return True
-
-    def take_gathered(self, ticket: int) -> tuple[tuple[int, ...], Any]:
-        """Return shape and bytes (an owning buffer) of a finished allgather or alltoall."""
-        try:
-            shape, buffer = self.runtime.take_gathered(ticket)
-        except self._error as error:
-            raise native.translate(error) from None
-        return tuple(shape), buffer
-
-    def release(self, ticket: int) -> None:
-        """Forget a finished operation."""
-        self.runtime.release(ticket)
 
     # -- steps and knobs ---------------------------------------------------------------------------------------------
 
@@ -205,6 +122,7 @@ class Session:
         self._recording.step_ended(stats.step)
         self._extensions.on_step(stats)
 
+    @translated
     def propose_knobs(self, knobs: Knobs) -> int:
         """Propose another setting; all ranks apply it at the same cycle with nothing in flight.
 
@@ -214,16 +132,18 @@ class Session:
         Raises:
             InvalidArgument: This is not rank 0.
         """
-        try:
-            return int(self.runtime.propose_knobs(knobs.as_dict()))
-        except self._error as error:
-            raise native.translate(error) from None
+        return self._runtime.propose_knobs(knobs.as_dict())
 
     # -- timeline ----------------------------------------------------------------------------------------------------
 
+    @property
+    def recording(self) -> bool:
+        """Whether a timeline is being recorded."""
+        return self._runtime.recording
+
     def range(self, name: str) -> Range:
         """Return a context manager that records its body under a name in the timeline."""
-        return Range(self.runtime, name)
+        return Range(self._runtime, name)
 
     def start_timeline(self, path: str | Path | None = None, *, mark_cycles: bool = False) -> None:
         """Record this rank's part of the timeline.
@@ -240,6 +160,43 @@ class Session:
     def stop_timeline(self) -> None:
         """Stop recording; the part is complete when this returns."""
         self._recording.stop()
+
+    @translated
+    def start_part(
+        self, path: str, *, mark_cycles: bool = False, pieces: bool = False, gzip: bool = False, rotate_bytes: int = 0
+    ) -> None:
+        """Record this rank's part into a file that nobody merges.
+
+        Raises:
+            TraceIoError: It cannot be written.
+        """
+        self._runtime.start_timeline(path, mark_cycles=mark_cycles, pieces=pieces, gzip=gzip, rotate_bytes=rotate_bytes)
+
+    @translated
+    def stop_part(self) -> None:
+        """End it.
+
+        Raises:
+            TraceIoError: Spans were lost to a full disk.
+        """
+        self._runtime.stop_timeline()
+
+    def record_range(self, name: str, begin_ns: int, end_ns: int) -> None:
+        """Record a range of this thread."""
+        self._runtime.record_range(name, begin_ns, end_ns)
+
+    def record_foreign(self, stage: int, kind: int, name: str, begin_ns: int, end_ns: int, *about: int) -> None:
+        """Record a stage of a collective that this runtime does not carry.
+
+        Args:
+            stage: Number of ``native/trace/span.h``.
+            kind: Number of the kind of operation.
+            name: Name.
+            begin_ns: Begin on the monotonic clock.
+            end_ns: End on it.
+            about: Bytes, batch, process set and dtype, as far as they are known.
+        """
+        self._runtime.record_foreign(stage, kind, name, begin_ns, end_ns, *about)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -266,6 +223,34 @@ class Session:
             self._steps.watch()
         return self.run_folder
 
+    def group_runtime(self, options: Any, number: int, label: str, members: Sequence[int]) -> Runtime:
+        """Return the runtime of some of the ranks, which records in this session's timeline.
+
+        Args:
+            options: The native ``RuntimeOptions`` of the group.
+            number: Of the group, the same on all its ranks.
+            label: Before the names of its collectives.
+            members: Ranks in this session of the group's ranks.
+        """
+        runtime: Runtime = native.load().Runtime(options, self._runtime, number, label, list(members))
+        return runtime
+
+    def lend_runtime(self) -> Runtime:
+        """Return the runtime for compiled code that starts persistent collectives (`ringtune.torch.persistent`)."""
+        return self._runtime
+
+    # Earlier names, which `tuner/` goes by.
+    submit_allreduce = Tickets.submit
+
+    def submit_barrier(self, name: str) -> int:
+        """Start a barrier."""
+        return self.submit(Barrier(name))
+
+    @property
+    def runtime(self) -> Any:
+        """The runtime itself."""
+        return self._runtime
+
     def require_home(self) -> None:
         """Check that this is the process that opened the session.
 
@@ -287,7 +272,7 @@ class Session:
         self._steps.stop()
         self._extensions.on_close()
         self._meters.close()
-        for leave in (self._recording.close, lambda: self.runtime.shutdown(_LEAVE_TIMEOUT_NS)):
+        for leave in (self._recording.close, lambda: self._runtime.shutdown(_LEAVE_TIMEOUT_NS)):
             try:
                 leave()
             except (RingtuneError, self._error) as error:  # the session is closing, so a warning is all that is left
@@ -374,7 +359,7 @@ def is_initialized() -> bool:
 
 def range(name: str) -> Range:
     """Record the body of a ``with`` statement in the timeline of the current session, if there is one."""
-    return Range(state.current.runtime if state.current is not None else None, name)
+    return Range(state.current._runtime if state.current is not None else None, name)
 
 
 def require() -> Session:

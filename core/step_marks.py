@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 from ringtune import native
+from ringtune.runtime import Runtime
 from ringtune.stats import StepStats
 
 
@@ -22,7 +22,7 @@ class StepMarks:
         ended: Called with every step.
     """
 
-    def __init__(self, runtime: Any, ended: Callable[[StepStats], None]) -> None:
+    def __init__(self, runtime: Runtime, ended: Callable[[StepStats], None]) -> None:
         self._runtime, self._ended = runtime, ended
         self._marked = self._watching = False
 

@@ -67,7 +67,7 @@ def ringtune_cast(compression: type[Compressor], tensors: Tensors) -> Callable[[
     ]
 
     def reduce() -> None:
-        tickets = [now.submit_allreduce(operation) for operation in operations]
+        tickets = [now.submit(operation) for operation in operations]
         for ticket, tensor in zip(tickets, tensors, strict=True):
             now.wait(ticket)
             join(ticket, tensor)

@@ -32,7 +32,7 @@ def main(config: str) -> None:
     torch.set_num_threads(1)
     session = Session.current()
     assert session is not None
-    network = hvd.allreduce(torch.tensor(float("tcp" in session.runtime.transports)), op=hvd.Max, name="learn.links")
+    network = hvd.allreduce(torch.tensor(float("tcp" in session.transports)), op=hvd.Max, name="learn.links")
     links = LINKS[int(network.item())]
     _send("links", links=links)
     if links != "memory":

@@ -66,7 +66,7 @@ def _all_have(current: Session, wanted: Knobs) -> bool:
     """Whether all ranks have these knobs: the same answer everywhere."""
     arrived = np.array([current.knobs == wanted], dtype=np.float32)
     address = arrived.ctypes.data
-    ticket = current.submit_allreduce(Allreduce("knobs", address, address, arrived.shape, _FLOAT32, _MIN))
+    ticket = current.submit(Allreduce("knobs", address, address, arrived.shape, _FLOAT32, _MIN))
     current.wait(ticket)
     current.release(ticket)
     return bool(arrived[0])
@@ -99,7 +99,7 @@ def play_step(current: Session, work: dict[str, Any], operations: list[tuple[All
     tickets = []
     for ready, (operation, _) in zip(work["ready_ns"], operations, strict=True):
         _sleep_until(begin + ready)
-        tickets.append(current.submit_allreduce(operation))
+        tickets.append(current.submit(operation))
     _sleep_until(begin + work["backward_end_ns"])
     for ticket in tickets:
         current.wait(ticket)

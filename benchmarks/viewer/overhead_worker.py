@@ -56,12 +56,12 @@ def _case(session: Session, run: TraceRun, named: tuple[int, Callable[[], None]]
         times, counts = {}, [0, 0]
         for kind in (*KINDS[turn % 3 :], *KINDS[: turn % 3]):
             if kind == "on":
-                session.runtime.start_timeline(str(folder / "part.json"))
+                session.start_part(str(folder / "part.json"))
                 if run.models:
                     recorder.join()
             times[kind] = _burst(step, steps)
             if kind == "on":
-                session.runtime.stop_timeline()
+                session.stop_part()
                 counts = _counted(folder)
                 if run.models:
                     recorder.leave()

@@ -6,8 +6,8 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ringtune import native
 from ringtune.errors import InvalidArgument, NotSupported
+from ringtune.operations import AddProcessSet, Join, RemoveProcessSet
 from ringtune.session import Session, require, state
 
 
@@ -124,6 +124,13 @@ def group_names(group: str, size: int) -> list[str]:
     return [f"{group}_{index}of{size}" for index in range(1, size + 1)]
 
 
+def join() -> int:
+    """Wait until all ranks have joined, contributing neutral elements meanwhile; return the rank that came last."""
+    last = require().decide(Join())
+    restart_counting(0)
+    return last
+
+
 def restart_counting(number: int) -> None:
     """Count unnamed operations of a set anew, at a point that all its ranks reach together."""
     for key in [key for key in unnamed if key[0] == number]:
@@ -217,17 +224,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     session = require()
     if not session.config.dynamic_process_sets:
         raise InvalidArgument("remove_process_set needs HOROVOD_DYNAMIC_PROCESS_SETS=1, see add_process_set")
-    with native.translated():
-        ticket = session.runtime.remove_process_set(process_set.process_set_id)
-    finish(session, ticket)
+    session.decide(RemoveProcessSet(process_set.process_set_id))
     process_set._registered = None
     return True
 
 
 def ids_and_ranks() -> dict[int, list[int]]:
     """Return the ranks of every registered set by number."""
-    sets: dict[int, list[int]] = require().runtime.process_sets()
-    return sets
+    return require().process_sets()
 
 
 def find(ranks: Sequence[int]) -> int | None:
@@ -252,9 +256,7 @@ def register(process_set: ProcessSet) -> None:
         raise InvalidArgument(f"{process_set}: a process set needs ranks of 0 to {session.size - 1}")
     number = find(process_set.ranks)
     if number is None:
-        with native.translated():
-            ticket = session.runtime.add_process_set(process_set.ranks)
-        number = finish(session, ticket)
+        number = session.decide(AddProcessSet(process_set.ranks))
         restart_counting(number)  # an earlier set had this number, perhaps with other members
     process_set._registered = (session, number)
 
@@ -279,12 +281,3 @@ def register_all(process_sets: Sequence[ProcessSet]) -> None:
             f"process_sets: entry number {duplicate} is a duplicate: {process_sets[duplicate]} names the same ranks as "
             "an entry before it, or all ranks"
         )
-
-
-def finish(session: Session, ticket: int) -> int:
-    """Wait for a decision about the job and return its number."""
-    try:
-        session.wait(ticket)
-        return int(session.runtime.decided_number(ticket))
-    finally:
-        session.release(ticket)

@@ -36,12 +36,11 @@ def at_once(synchronize: Callable[[int], Any], start: Callable[..., int], *argum
     now = session.state.current
     if now is None:
         return synchronize(start(*arguments))
-    runtime = now.runtime
-    runtime.begin_blocking()
+    now.begin_blocking()
     try:
         return synchronize(start(*arguments))
     finally:
-        runtime.end_blocking()
+        now.end_blocking()
 
 
 def wait_all(tickets: list[int]) -> RingtuneError | None:

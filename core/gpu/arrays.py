@@ -13,9 +13,7 @@ import numpy as np
 
 from ringtune import native, session
 from ringtune.errors import InvalidArgument
-
-Device = tuple[()] | tuple[int, int]
-"""Number of the GPU and its stream (a CUstream as a number); empty for memory of the host."""
+from ringtune.operations import Device
 
 _LEGACY_DEFAULT = 1  # the stream that all of CUDA's ordinary streams wait for
 
@@ -93,14 +91,12 @@ def empty(array: Any, shape: Any) -> Any:
 
 def join(ticket: int, array: Any) -> None:
     """Make the array's stream wait for the result of a finished operation."""
-    with native.translated():
-        session.require().runtime.join_stream(ticket, stream_of(array))
+    session.require().join_stream(ticket, stream_of(array))
 
 
 def deliver(ticket: int, array: Any) -> Any:
     """Return the result of a finished allgather or alltoall as an array like the one that was sent."""
-    runtime = session.require().runtime
-    with native.translated():
-        result = empty(array, runtime.gathered_shape(ticket))
-        runtime.deliver(ticket, address(result), stream_of(array))
+    now = session.require()
+    result = empty(array, now.gathered_shape(ticket))
+    now.deliver(ticket, address(result), stream_of(array))
     return result

@@ -71,7 +71,6 @@ class RankState:
 
 def observe(session: Session, durations: Durations, sample: Sample) -> RankState:
     """Return the state of this rank. Any thread; does not wait for the one that trains."""
-    runtime = session.runtime
     return RankState(
         rank=session.rank,
         host=session.placement.host,
@@ -80,10 +79,10 @@ def observe(session: Session, durations: Durations, sample: Sample) -> RankState
         generation=session.placement.generation or 0,
         step_counts=list(durations.counts),
         step_ns=durations.sum_ns,
-        counters=runtime.counters(),
-        traffic={name.lower(): values for name, values in runtime.traffic().items()},
-        stalls=runtime.stalls,
-        open_operations=runtime.open_operations,
-        knobs=runtime.knobs(),
+        counters=session.counters(),
+        traffic={name.lower(): values for name, values in session.traffic().items()},
+        stalls=session.stalls,
+        open_operations=session.open_operations,
+        knobs=session.knob_values(),
         sample=orjson.loads(orjson.dumps(sample)),
     )

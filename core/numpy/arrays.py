@@ -11,6 +11,7 @@ from ringtune import session
 from ringtune.common.argument_checks import overlaps
 from ringtune.errors import InvalidArgument
 from ringtune.gpu import arrays as on_gpu
+from ringtune.operations import HOST, Device
 
 Array = np.ndarray[Any, Any]
 
@@ -129,9 +130,9 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def device_of(array: Array) -> on_gpu.Device:
-    """Return on which GPU and in which stream an array is; empty for memory of the host."""
-    return on_gpu.device_of(array) if _is_foreign(array) else ()
+def device_of(array: Array) -> Device:
+    """Return on which GPU and in which stream an array is."""
+    return on_gpu.device_of(array) if _is_foreign(array) else HOST
 
 
 def join(ticket: int, array: Array) -> None:
@@ -142,9 +143,7 @@ def join(ticket: int, array: Array) -> None:
 
 def received_splits(ticket: int, array: Array) -> Array:
     """Return how many rows of a finished alltoall came from each rank."""
-    runtime = session.require().runtime
-    took = runtime.gathered_splits if _is_foreign(array) else runtime.received_splits
-    return np.array(took(ticket), dtype=np.int32)
+    return np.array(session.require().received_splits(ticket, on_gpu=_is_foreign(array)), dtype=np.int32)
 
 
 def gathered(ticket: int, array: Array) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from ringtune import native, session
+from ringtune import session
 from ringtune.common.process_sets import (
     ProcessSet,
     global_process_set,
@@ -38,7 +38,7 @@ from ringtune.numpy.arrays import (
 )
 from ringtune.numpy.checked_calls import checked
 from ringtune.numpy.handles import at_once, register
-from ringtune.operations import Allreduce, Broadcast
+from ringtune.operations import Allgather, Allreduce, Alltoall, Broadcast, Reducescatter
 
 
 @checked
@@ -166,7 +166,8 @@ def allgather_async(array: Array, name: str | None = None, process_set: ProcessS
         raise HorovodInternalError(f"array '{name}' has no dimension: allgather needs at least one to join along")
     source = readable(array)
     wire = wire_name("allgather", name, number)
-    ticket = session.require().submit_allgather(wire, address(source), array.shape, dtype, number, *device_of(source))
+    operation = Allgather(wire, address(source), array.shape, dtype, number, device_of(source))
+    ticket = session.require().submit(operation)
     return register(Pending([ticket], lambda: gathered(ticket, array), [source]))
 
 
@@ -245,10 +246,9 @@ def alltoall_async(
     number, dtype = number_of(process_set), number_of_dtype(array, "alltoall")
     source = readable(array)
     counts = [] if splits is None else [int(rows) for rows in splits]
-    with native.translated():
-        ticket = session.require().runtime.alltoall(
-            wire_name("alltoall", name, number), address(source), array.shape, dtype, counts, number, *device_of(source)
-        )
+    wire = wire_name("alltoall", name, number)
+    operation = Alltoall(wire, address(source), array.shape, dtype, counts, number, device_of(source))
+    ticket = session.require().submit(operation)
 
     def finish() -> tuple[Array, Array]:
         received = received_splits(ticket, array)
@@ -299,11 +299,11 @@ def reducescatter_async(
         raise InvalidArgument("reducescatter of a scalar: it needs at least one dimension to split along")
     source = readable(array)
     output = like(source, own_rows(array.shape[0], process_set))
-    with native.translated():
-        ticket = session.require().runtime.reducescatter(
-            wire_name("reducescatter", name, number), address(source), address(output), array.shape, dtype,
-            op, float(prescale_factor), float(postscale_factor), "", 0, number, *device_of(source),
-        )  # fmt: skip
+    operation = Reducescatter(
+        wire_name("reducescatter", name, number), address(source), address(output), array.shape, dtype, op,
+        float(prescale_factor), float(postscale_factor), process_set=number, device=device_of(source),
+    )  # fmt: skip
+    ticket = session.require().submit(operation)
 
     def finish() -> Array:
         join(ticket, output)
@@ -328,25 +328,15 @@ def reducescatter(
 
 def _operation(wire: str, buffers: Buffers, reduction: Reduction, group: tuple[str, int] = ("", 0)) -> Allreduce:
     source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
-    factors = reduction.prescale, reduction.postscale
-    device = device_of(buffers.source)
     return Allreduce(
-        wire,
-        source,
-        target,
-        shape,
-        buffers.number,
-        reduction.op,
-        *factors,
-        *group,
-        reduction.process_set,
-        device=device,
-    )
+        wire, source, target, shape, buffers.number, *reduction[:3], *group, reduction.process_set,
+        device=device_of(buffers.source),
+    )  # fmt: skip
 
 
 def _start(buffers: Buffers, name: str | None, reduction: Reduction) -> int:
     wire = wire_name("allreduce", name, reduction.process_set)
-    ticket = session.require().submit_allreduce(_operation(wire, buffers, reduction))
+    ticket = session.require().submit(_operation(wire, buffers, reduction))
     return register(Pending([ticket], lambda: buffers.settle(ticket), [buffers]))
 
 
@@ -360,7 +350,7 @@ def _start_group(members: list[Buffers], name: str | None, reduction: Reduction)
     now, count = session.require(), len(members)
     base = wire_name("grouped_allreduce", name, reduction.process_set)
     tickets = [
-        now.submit_allreduce(_operation(wire, buffers, reduction, (base, count)))
+        now.submit(_operation(wire, buffers, reduction, (base, count)))
         for wire, buffers in zip(group_names(base, count), members, strict=True)
     ]
 
@@ -375,5 +365,5 @@ def _start_broadcast(buffers: Buffers, root: int, name: str | None, process_set:
     source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
     wire = wire_name("broadcast", name, number)
     what = Broadcast(wire, source, target, shape, buffers.number, root, number, device_of(buffers.source))
-    ticket = session.require().submit_broadcast(what)
+    ticket = session.require().submit(what)
     return register(Pending([ticket], lambda: buffers.settle(ticket), [buffers]))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringtune import native, session
+from ringtune import session
 from ringtune.common import process_sets as sets
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.common.tickets import Pending
 from ringtune.errors import InvalidArgument
 from ringtune.numpy import handles
 from ringtune.numpy.checked_calls import checked
+from ringtune.operations import Barrier
 
 
 def init(process_sets: Sequence[ProcessSet] | None = None) -> None:
@@ -48,7 +49,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     number = sets.number_of(process_set)
     now = session.require()
     name = sets.wire_name("barrier", "noname", number)
-    handles.at_once(lambda: handles.register(Pending([now.submit_barrier(name, number)], lambda: None)))
+    handles.at_once(lambda: handles.register(Pending([now.submit(Barrier(name, number))], lambda: None)))
 
 
 def join() -> int:
@@ -57,9 +58,4 @@ def join() -> int:
     Returns:
         The global rank that came last, the same on all ranks.
     """
-    now = session.require()
-    with native.translated():
-        ticket = now.runtime.join("join.noname")
-    last = sets.finish(now, ticket)
-    sets.restart_counting(0)
-    return last
+    return sets.join()

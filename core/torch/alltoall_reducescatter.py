@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from ringtune import native, session
+from ringtune import session
 from ringtune.common.process_sets import ProcessSet, global_process_set, group_names, number_of, own_rows
 from ringtune.errors import HorovodInternalError, InvalidArgument
+from ringtune.operations import Alltoall, Reducescatter
 from ringtune.torch import devices, handles
 from ringtune.torch.arguments import Average, Sum, resolve_op
 from ringtune.torch.checked_calls import checked
@@ -45,16 +46,14 @@ def alltoall_async(
     counts = _counts(splits)
     dtype = handles.dtype_number(tensor)
     source = contents(tensor)
-    with native.translated():
-        ticket = session.require().runtime.alltoall(
-            handles.wire_name("alltoall", name, number), source.data_ptr(), tuple(tensor.shape), dtype, counts, number,
-            *devices.device_of(source),
-        )  # fmt: skip
+    wire, device = handles.wire_name("alltoall", name, number), devices.device_of(source)
+    ticket = session.require().submit(
+        Alltoall(wire, source.data_ptr(), tuple(tensor.shape), dtype, counts, number, device)
+    )
 
     def finish() -> tuple[torch.Tensor, torch.Tensor]:
-        runtime = session.require().runtime
-        took = runtime.received_splits if tensor.is_cpu else runtime.gathered_splits
-        received = torch.tensor(took(ticket), dtype=torch.int32)
+        came = session.require().received_splits(ticket, on_gpu=not tensor.is_cpu)
+        received = torch.tensor(came, dtype=torch.int32)
         if isinstance(splits, torch.Tensor):
             received = received.to(splits)
         return handles.gathered(ticket, tensor.dtype, source), received
@@ -153,19 +152,11 @@ def _start_reducescatter(
     _check_rows(tensor, "reducescatter")
     source = contents(tensor)
     output = handles.new_result(tensor, (own_rows(tensor.shape[0], process_set), *tensor.shape[1:]))
-    with native.translated():
-        ticket = session.require().runtime.reducescatter(
-            wire,
-            source.data_ptr(),
-            output.data_ptr(),
-            tuple(tensor.shape),
-            handles.dtype_number(tensor),
-            *reduction[:3],
-            *group,
-            reduction.process_set,
-            *devices.device_of(source),
-        )
-    return ticket, [source, output]
+    operation = Reducescatter(
+        wire, source.data_ptr(), output.data_ptr(), tuple(tensor.shape), handles.dtype_number(tensor), *reduction[:3],
+        *group, reduction.process_set, devices.device_of(source),
+    )  # fmt: skip
+    return session.require().submit(operation), [source, output]
 
 
 def _counts(splits: Splits | None) -> list[int]:

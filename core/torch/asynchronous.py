@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ringtune import native, session
+from ringtune import session
+from ringtune.common import process_sets
 from ringtune.common.process_sets import (
     ProcessSet,
-    finish,
     global_process_set,
     group_names,
     number_of,
     number_with_root,
-    restart_counting,
 )
 from ringtune.errors import HorovodInternalError, InvalidArgument
+from ringtune.operations import Barrier
 from ringtune.torch import fast_path, handles
 from ringtune.torch.arguments import Average, make_reduction, resolve_op
 from ringtune.torch.checked_calls import check_sparse, checked, checked_with
@@ -270,12 +270,7 @@ def join(device: int = -1) -> int:
         The global rank that came last, the same on all ranks.
     """
     del device
-    now = session.require()
-    with native.translated():
-        ticket = now.runtime.join("join.noname")
-    last = finish(now, ticket)
-    restart_counting(0)
-    return last
+    return process_sets.join()
 
 
 def collective_params(tensor: torch.Tensor, reduction: Reduction) -> fast_path.CollectiveParams:
@@ -359,7 +354,7 @@ def _barrier_name(process_set: int) -> str:
 
 
 def _start_barrier(process_set: int) -> int:
-    ticket = session.require().submit_barrier(_barrier_name(process_set), process_set)
+    ticket = session.require().submit(Barrier(_barrier_name(process_set), process_set))
     return handles.register(Pending([ticket], lambda: None))
 
 

@@ -96,7 +96,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         except RuntimeFailure as failure:
             raise InitializationFailed(f"Horovod initialization failed: {failure}") from None
         _check_communicator(comm, opened)
-        opened.runtime.set_compute_threads(torch.get_num_threads())
+        opened.set_compute_threads(torch.get_num_threads())
     if process_sets:
         sets.register_all(_agreed(list(process_sets)))
 

@@ -9,20 +9,17 @@ GPU to GPU. The current stream needs ``record_stream`` for memory that another s
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from ringtune import native, session
-
-Device = tuple[()] | tuple[int, int]
-"""Number of the GPU and the stream (a CUstream as a number) that writes the tensor; empty on the CPU."""
+from ringtune import session
+from ringtune.operations import HOST, Device
+from ringtune.session import Session
 
 
 def device_of(tensor: torch.Tensor) -> Device:
     """Return a tensor's device for the runtime."""
     if tensor.is_cpu:
-        return ()
+        return HOST
     return tensor.device.index, torch.cuda.current_stream(tensor.device).cuda_stream
 
 
@@ -39,28 +36,26 @@ def join(ticket: int, *tensors: torch.Tensor) -> None:
     if tensors[0].is_cpu:
         return
     stream = torch.cuda.current_stream(tensors[0].device)
-    with native.translated():
-        session.require().runtime.join_stream(ticket, stream.cuda_stream)
+    session.require().join_stream(ticket, stream.cuda_stream)
     for tensor in tensors:
         tensor.record_stream(stream)
 
 
-def deliver(ticket: int, dtype: torch.dtype, sent: torch.Tensor, runtime: Any = None) -> torch.Tensor:
+def deliver(ticket: int, dtype: torch.dtype, sent: torch.Tensor, of: Session | None = None) -> torch.Tensor:
     """Return the result of a finished allgather or alltoall of tensors on a GPU as a tensor there.
 
     Args:
         ticket: Of the operation.
         dtype: Of the elements.
         sent: This rank's contribution; later work of its GPU's current stream sees the result.
-        runtime: That of the operation; the session's if missing.
+        of: Session of the operation; the current one if missing.
 
     Raises:
         DeviceError: The driver refuses.
     """
-    of = session.require().runtime if runtime is None else runtime
-    with native.translated():
-        stream = torch.cuda.current_stream(sent.device)
-        result = torch.empty(of.gathered_shape(ticket), dtype=dtype, device=sent.device)
-        of.deliver(ticket, result.data_ptr(), stream.cuda_stream)
+    of = session.require() if of is None else of
+    stream = torch.cuda.current_stream(sent.device)
+    result = torch.empty(of.gathered_shape(ticket), dtype=dtype, device=sent.device)
+    of.deliver(ticket, result.data_ptr(), stream.cuda_stream)
     sent.record_stream(stream)  # the runtime may still read it; the stream waits for that
     return result

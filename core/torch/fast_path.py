@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from ringtune import native
-from ringtune.session import WAIT_SLICE_NS, Session
+from ringtune.session import Session
+from ringtune.tickets import WAIT_SLICE_NS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -168,7 +169,10 @@ def takes(name: str | None, tensor: torch.Tensor) -> bool:
 def _runtime() -> Any:
     """Return the runtime that calls are cached for; None without a fast path, and where a test has replaced it."""
     now = Session.current()
-    return now.runtime if _path is not None and now is not None and isinstance(now.runtime, _RUNTIME) else None
+    if _path is None or now is None:
+        return None
+    runtime = now.lend_runtime()
+    return runtime if isinstance(runtime, _RUNTIME) else None
 
 
 def _is_slow(params: CollectiveParams) -> bool:

@@ -22,7 +22,7 @@ from ringtune.common.tickets import Pending as Pending
 from ringtune.common.tickets import release_all as release_all
 from ringtune.common.tickets import wait_all as wait_all
 from ringtune.errors import InvalidArgument
-from ringtune.operations import Allreduce, Broadcast
+from ringtune.operations import Allgather, Allreduce, Broadcast
 from ringtune.torch import devices, fast_path
 from ringtune.torch.memory_check import check_target, check_tensor, contents, is_own
 
@@ -112,7 +112,7 @@ def start_allreduce(
         name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, *reduction[:3], *group,
         reduction.process_set, reduction.wire, devices.device_of(source),
     )  # fmt: skip
-    ticket = session.require().submit_allreduce(operation)
+    ticket = session.require().submit(operation)
     return ticket, [source, target, output]
 
 
@@ -122,18 +122,11 @@ def start_broadcast(
     """Submit a broadcast of any strided tensor from a global rank; see `start_allreduce`."""
     number = dtype_number(tensor)
     source, target = _memory_of(tensor, output)
-    ticket = session.require().submit_broadcast(
-        Broadcast(
-            name,
-            source.data_ptr(),
-            target.data_ptr(),
-            tuple(tensor.shape),
-            number,
-            root,
-            process_set,
-            devices.device_of(source),
-        )
-    )
+    operation = Broadcast(
+        name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, root, process_set,
+        devices.device_of(source),
+    )  # fmt: skip
+    ticket = session.require().submit(operation)
     return ticket, [source, target, output]
 
 
@@ -141,9 +134,9 @@ def start_allgather(tensor: torch.Tensor, name: str, process_set: int) -> tuple[
     """Submit an allgather of any strided tensor along its first dimension."""
     number = dtype_number(tensor)
     source = contents(tensor)
-    ticket = session.require().submit_allgather(
-        name, source.data_ptr(), tuple(tensor.shape), number, process_set, *devices.device_of(source)
-    )
+    device = devices.device_of(source)
+    operation = Allgather(name, source.data_ptr(), tuple(tensor.shape), number, process_set, device)
+    ticket = session.require().submit(operation)
     return ticket, [source]
 
 
@@ -181,7 +174,7 @@ def new_result(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     if like.is_cpu:
         count = math.prod(shape) * like.element_size()
         if count >= REUSED_BYTES:
-            return _adopt(session.require().runtime.result_memory(count), shape, like.dtype)
+            return _adopt(session.require().result_memory(count), shape, like.dtype)
     return torch.empty(shape, dtype=like.dtype, device=like.device)
 
 
@@ -233,7 +226,7 @@ def cache_call(
 
 def _large_like(what: tuple[int, tuple[int, ...], torch.dtype]) -> torch.Tensor:
     count, shape, dtype = what
-    return _adopt(session.require().runtime.result_memory(count), shape, dtype)
+    return _adopt(session.require().result_memory(count), shape, dtype)
 
 
 def into(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:

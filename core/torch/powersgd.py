@@ -194,7 +194,7 @@ class PowerSGD(Feedback):
 
     def _reduce(self, factor: torch.Tensor, wire: str) -> int:
         address = factor.data_ptr()
-        return session.require().submit_allreduce(
+        return session.require().submit(
             Allreduce(
                 wire, address, address, tuple(factor.shape), DTYPES[torch.float32], Average,
                 process_set=self.reduction.process_set,

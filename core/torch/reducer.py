@@ -218,8 +218,7 @@ class Reducer:
             if grad is None or not isinstance(failure, InvalidArgument):
                 raise failure from None
             slot.grad = None
-            with native.translated():
-                self._submission.start(slot, None, group, group_size)  # the others must not wait for it
+            self._submission.start(slot, None, group, group_size)  # the others must not wait for it
             self.failure = self.failure or failure
 
     def arrived(self, slot: Slot) -> None:
@@ -335,7 +334,7 @@ def _change(slot: Slot) -> str:
 
 def _is_in_place(slot: Slot, grad: torch.Tensor) -> bool:
     """Return whether the memory that is reduced is the gradient's still."""
-    return bool(grad.data_ptr() == require().runtime.output_of(slot.ticket))
+    return bool(grad.data_ptr() == require().output_of(slot.ticket))
 
 
 def _too_late(slot: Slot, change: str) -> InvalidArgument:

@@ -38,7 +38,7 @@ def communicated() -> None:
 def _reduced_by_hand(now: Session) -> bool:
     """Whether allreduces have ended since an optimizer stepped last."""
     global _reduced
-    before, _reduced = _reduced, (id(now), now.runtime.traffic().get("ALLREDUCE", (0, 0))[0])
+    before, _reduced = _reduced, (id(now), now.traffic().get("ALLREDUCE", (0, 0))[0])
     return _reduced not in (before, (id(now), 0))
 
 

@@ -8,6 +8,7 @@ import torch
 
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
 from ringtune.errors import InvalidArgument
+from ringtune.operations import Allreduce, GradientReport
 from ringtune.session import require
 from ringtune.torch import devices, fast_path, handles
 from ringtune.torch.arguments import Average
@@ -97,9 +98,9 @@ class Submission:
         """Report that there is no dense gradient; the ranks that report the same agree about it."""
         reduction = self.options.reduction
         number = handles.DTYPES.get(slot.param.dtype, handles.DTYPES[torch.float32])
-        slot.ticket = require().runtime.report_gradient(
-            slot.wire, grad is not None, number, *reduction[:3], group, group_size, reduction.process_set, self.wire
-        )  # fmt: skip
+        sparse, where = grad is not None, reduction.process_set
+        report = GradientReport(slot.wire, sparse, number, *reduction[:3], group, group_size, where, self.wire)
+        slot.ticket = require().submit(report)
         if grad is not None:
             slot.finish = lambda deliver: Standing.ROWS
 
@@ -157,10 +158,11 @@ class Submission:
     def _submit(self, slot: Slot, tensor: torch.Tensor, group: str, group_size: int) -> None:
         reduction = self.options.reduction
         address = tensor.data_ptr()
-        slot.ticket = require().runtime.allreduce(
+        operation = Allreduce(
             slot.wire, address, address, tuple(tensor.shape), handles.dtype_number(tensor), *reduction[:3],
-            group, group_size, reduction.process_set, self.wire, *devices.device_of(tensor),
+            group, group_size, reduction.process_set, self.wire, devices.device_of(tensor),
         )  # fmt: skip
+        slot.ticket = require().submit(operation)
         slot.kept = tensor.untyped_storage()
 
 

@@ -145,7 +145,7 @@ def record_since(name: str, began_ns: int | None) -> None:
     """Record a range that ends here, if a timeline is being recorded; None: its begin is not known."""
     now = session.state.current
     if began_ns is not None and now is not None and now.recording:
-        now.runtime.record_range(name, began_ns, time.monotonic_ns())
+        now.record_range(name, began_ns, time.monotonic_ns())
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

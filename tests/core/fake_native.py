@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ringtune.session import Session
 from ringtune.stats import StepStats
 from ringtune.torch.handles import DTYPES
 
@@ -43,7 +44,10 @@ class RuntimeOptions(SimpleNamespace):
 
 
 class FakeRuntime:
-    """Finishes operations at once unless their name is in `held`; fails those in `failing`."""
+    """Finishes operations at once unless their name is in `held`; fails those in `failing`.
+
+    What operations say last (device, stream, timeout) has no meaning here.
+    """
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -101,6 +105,7 @@ class FakeRuntime:
     def allreduce(
         self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, op: int,
         prescale: float, postscale: float, group: str = "", group_size: int = 0, process_set: int = 0, wire: int = -1,
+        *where: int,
     ) -> int:  # fmt: skip
         travels = wire if wire != -1 and _TORCH[dtype].is_floating_point else dtype
         values = _tensor(source, shape, dtype).to(_TORCH[travels]).to(_TORCH[dtype], copy=True)
@@ -119,7 +124,7 @@ class FakeRuntime:
         return self._ticket(("report_gradient", name, sparse, group, group_size))
 
     def allgather(
-        self, name: str, source: int, shape: Sequence[int], dtype: int, process_set: int = 0, timeout_ns: int = 0
+        self, name: str, source: int, shape: Sequence[int], dtype: int, process_set: int = 0, *where: int
     ) -> int:
         ticket = self._ticket(("allgather", name, tuple(shape), dtype))
         joined = torch.cat([_tensor(source, shape, dtype)] * self.size)
@@ -127,7 +132,15 @@ class FakeRuntime:
         return ticket
 
     def broadcast(
-        self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, root: int, process_set: int = 0
+        self,
+        name: str,
+        source: int,
+        target: int,
+        shape: Sequence[int],
+        dtype: int,
+        root: int,
+        process_set: int = 0,
+        *where: int,
     ) -> int:
         _tensor(target, shape, dtype).copy_(_tensor(source, shape, dtype).clone())
         return self._ticket(("broadcast", name, tuple(shape), dtype, root))
@@ -136,7 +149,14 @@ class FakeRuntime:
         return self._ticket(("barrier", name))
 
     def alltoall(
-        self, name: str, source: int, shape: Sequence[int], dtype: int, splits: Sequence[int], process_set: int = 0
+        self,
+        name: str,
+        source: int,
+        shape: Sequence[int],
+        dtype: int,
+        splits: Sequence[int],
+        process_set: int = 0,
+        *where: int,
     ) -> int:
         ticket = self._ticket(("alltoall", name, tuple(shape), dtype, tuple(splits)))
         counts = list(splits) or [shape[0] // self.size] * self.size
@@ -152,7 +172,7 @@ class FakeRuntime:
 
     def reducescatter(
         self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, op: int,
-        prescale: float, postscale: float, group: str = "", group_size: int = 0, process_set: int = 0,
+        prescale: float, postscale: float, group: str = "", group_size: int = 0, process_set: int = 0, *where: int
     ) -> int:  # fmt: skip
         rows, more = divmod(shape[0], self.size)
         begin = self.rank * rows + min(self.rank, more)
@@ -270,6 +290,13 @@ class FakeRuntime:
         if ticket not in self._names:
             raise InvalidArgument(f"ticket {ticket} is unknown")
         return self._names[ticket]
+
+
+def fake_of(session: Session) -> FakeRuntime:
+    """Return the fake that a session works with."""
+    found = session.lend_runtime()
+    assert isinstance(found, FakeRuntime)
+    return found
 
 
 class FakeStore:

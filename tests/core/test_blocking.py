@@ -15,6 +15,7 @@ import ringtune.numpy as in_numpy
 import ringtune.torch as hvd
 from ringtune.errors import InvalidArgument
 from ringtune.torch.distributed.blocking import may_block
+from tests.core.fake_native import fake_of
 from tests.core.test_torch_operations import ASYNCHRONOUS, SYNCHRONOUS, Open, call
 
 BLOCKING: dict[str, Callable[[], Any]] = {
@@ -44,22 +45,22 @@ BLOCKING: dict[str, Callable[[], Any]] = {
 def test_a_caller_that_waits_wakes_nobody(form: str, opened: Open) -> None:
     now = opened()
     BLOCKING[form]()
-    assert now.runtime.awaited and all(now.runtime.awaited)
-    assert now.runtime.blocking == 0
+    assert fake_of(now).awaited and all(fake_of(now).awaited)
+    assert fake_of(now).blocking == 0
 
 
 @pytest.mark.parametrize("form", [form for form in SYNCHRONOUS if form not in ("allgather",)])
 def test_a_gradient_may_flow_and_the_caller_waits_all_the_same(form: str, opened: Open) -> None:
     now = opened()
     call(form, torch.ones(2).requires_grad_(not form.endswith("_")))
-    assert all(now.runtime.awaited) and now.runtime.blocking == 0
+    assert all(fake_of(now).awaited) and fake_of(now).blocking == 0
 
 
 @pytest.mark.parametrize("form", ASYNCHRONOUS)
 def test_a_caller_that_goes_on_leaves_it_to_the_background(form: str, opened: Open) -> None:
     now = opened()
     call(form, torch.ones(2))
-    assert not any(now.runtime.awaited)
+    assert not any(fake_of(now).awaited)
 
 
 @pytest.mark.parametrize("form", SYNCHRONOUS)
@@ -67,17 +68,17 @@ def test_a_call_that_fails_waits_no_more(form: str, opened: Open) -> None:
     now = opened()
     with pytest.raises((InvalidArgument, RuntimeError)):
         call(form, torch.ones(2).to_sparse(), name="w")
-    now.runtime.failing.add(f"{form.removesuffix('_')}.w")
+    fake_of(now).failing.add(f"{form.removesuffix('_')}.w")
     with pytest.raises(hvd.HorovodInternalError):
         call(form, torch.ones(2), name="w")
-    assert now.runtime.blocking == 0
+    assert fake_of(now).blocking == 0
 
 
 class Group:
     """A process group that counts."""
 
     def __init__(self) -> None:
-        self.session = SimpleNamespace(runtime=self)
+        self.session = self
         self.blocking = 0
         self.seen: list[int] = []
         self.waited = 0

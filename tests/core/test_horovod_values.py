@@ -15,7 +15,7 @@ from ringtune.errors import ConfigError
 from ringtune.session import Session
 from ringtune.variable import Variable
 from ringtune.variables import VARIABLES
-from tests.core.fake_native import RuntimeOptions
+from tests.core.fake_native import RuntimeOptions, fake_of
 
 Read = Callable[..., Config]
 
@@ -137,6 +137,6 @@ def test_fewer_cores_than_ranks_are_ignored_and_said_once(
     opened: Callable[..., Session], capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = opened(2, RINGTUNE_LOCAL_RANK=0, RINGTUNE_LOCAL_SIZE=2, HOROVOD_THREAD_AFFINITY="3")
-    options: RuntimeOptions = now.runtime.options
+    options: RuntimeOptions = fake_of(now).options
     assert options.thread_affinity == -1
     assert capsys.readouterr().err.count("HOROVOD_THREAD_AFFINITY has no effect: it names 1 cores") == 1

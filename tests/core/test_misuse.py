@@ -18,6 +18,7 @@ import ringtune.torch as hvd
 from ringtune.common.argument_checks import overlaps
 from ringtune.errors import InvalidArgument
 from ringtune.session import Session
+from tests.core.fake_native import fake_of
 from tests.jobs.cases.misuse import WRONG, calls, right
 
 Open = Callable[..., Session]
@@ -32,7 +33,7 @@ def test_every_wrong_argument_is_named(front: Any, opened: Open) -> None:
         for argument in inspect.signature(function).parameters:
             for value in WRONG.get(argument, ()):
                 options = {**right(front, function), argument: value}
-                before = len(now.runtime.calls)
+                before = len(fake_of(now).calls)
                 try:
                     function(**options)
                     said = "nothing"
@@ -45,7 +46,7 @@ def test_every_wrong_argument_is_named(front: Any, opened: Open) -> None:
                     said,
                 )
                 assert "incompatible function arguments" not in said and "std::" not in said, said
-                assert len(now.runtime.calls) == before, f"{name} has begun something"
+                assert len(fake_of(now).calls) == before, f"{name} has begun something"
                 tried += 1
     assert tried > 300
 
@@ -98,4 +99,4 @@ def test_parameters_are_looked_at_before_any_is_sent(params: Any, opened: Open) 
         whole = dict(params)
     with pytest.raises(InvalidArgument, match="broadcast_parameters"):
         hvd.broadcast_parameters(whole, 0)
-    assert not now.runtime.calls
+    assert not fake_of(now).calls

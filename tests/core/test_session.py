@@ -16,8 +16,10 @@ from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config
 from ringtune.errors import ConfigError, InvalidArgument, NotInitialized, RingtuneError, TraceIoError
 from ringtune.knobs import Knobs
+from ringtune.operations import Barrier
 from ringtune.session import Session
 from ringtune.stats import StepStats
+from tests.core.fake_native import fake_of
 
 Open = Callable[..., Session]
 
@@ -64,7 +66,7 @@ def test_there_is_one_current_session(opened: Open) -> None:
     with pytest.raises(InvalidArgument, match="a session is open"):
         Session.open()
     ringtune.shutdown()
-    assert Session.current() is None and now.closed and now.runtime.down
+    assert Session.current() is None and now.closed and fake_of(now).down
     ringtune.shutdown()
 
 
@@ -104,13 +106,13 @@ def test_steps_that_nobody_marks_are_ended_where_the_operations_repeat(
 ) -> None:
     recorder = extended()
     now = opened(2, RINGTUNE_RUN_DIR=tmp_path)
-    repeated = now.runtime.step_repeated
+    repeated = fake_of(now).step_repeated
     repeated()
     repeated()
-    assert recorder.told == ["step 0", "step 1"] and now.runtime.told == [False, False]
+    assert recorder.told == ["step 0", "step 1"] and fake_of(now).told == [False, False]
     assert now.end_step().step == 2
-    assert now.runtime.step_repeated is None  # from the first mark on only marks count
-    assert now.runtime.told == [False, False, True] and len(layout.step_log(tmp_path, 0).read_text().splitlines()) == 3
+    assert fake_of(now).step_repeated is None  # from the first mark on only marks count
+    assert fake_of(now).told == [False, False, True] and len(layout.step_log(tmp_path, 0).read_text().splitlines()) == 3
 
 
 def test_steps_are_watched_only_where_somebody_writes_them_down(
@@ -118,11 +120,11 @@ def test_steps_are_watched_only_where_somebody_writes_them_down(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     now = opened()
-    assert now.runtime.step_repeated is None
+    assert fake_of(now).step_repeated is None
     now.start_timeline("t.json")
-    assert now.runtime.step_repeated is not None
+    assert fake_of(now).step_repeated is not None
     now.close()
-    assert now.runtime.step_repeated is None
+    assert fake_of(now).step_repeated is None
 
 
 def test_marked_steps_are_never_watched(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +132,7 @@ def test_marked_steps_are_never_watched(opened: Open, tmp_path: Path, monkeypatc
     now = opened()
     now.end_step()
     now.start_timeline("t.json")
-    assert now.runtime.step_repeated is None
+    assert fake_of(now).step_repeated is None
 
 
 def test_the_launchers_description_is_kept(opened: Open, tmp_path: Path) -> None:
@@ -152,9 +154,9 @@ def test_the_timeline_is_recorded_into_the_run_folder(
     }
     with now.range("load"), ringtune.range("inner"):
         pass
-    assert now.runtime.ranges == ["inner", "load"]
+    assert fake_of(now).ranges == ["inner", "load"]
     now.close()
-    assert not now.runtime.recording
+    assert not fake_of(now).recording
 
 
 def test_a_dynamic_timeline_waits(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +177,7 @@ def test_only_the_steps_asked_for_are_recorded(opened: Open, tmp_path: Path, mon
         recording.append(now.recording)
         now.end_step()
     assert recording == [False, False, True, True, False, False, True, False]
-    assert [one["pieces"] for one in now.runtime.timelines] == [True, True]
+    assert [one["pieces"] for one in fake_of(now).timelines] == [True, True]
 
 
 def test_a_disk_without_room_costs_spans_and_no_step(
@@ -187,7 +189,7 @@ def test_a_disk_without_room_costs_spans_and_no_step(
     def full(*args: object, **how: object) -> None:
         raise TraceIoError("cannot create the timeline file: No space left on device")
 
-    monkeypatch.setattr(now.runtime, "start_timeline", full)
+    monkeypatch.setattr(fake_of(now), "start_timeline", full)
     now.end_step()
     now.end_step()
     assert not now.recording
@@ -248,7 +250,7 @@ def test_knobs(opened: Open) -> None:
 
 def test_native_errors_are_translated(opened: Open) -> None:
     now = opened()
-    now.runtime.rank = 1
+    fake_of(now).rank = 1
     with pytest.raises(InvalidArgument, match="only rank 0"):
         now.propose_knobs(Knobs())
     with pytest.raises(InvalidArgument, match="unknown"):
@@ -257,9 +259,9 @@ def test_native_errors_are_translated(opened: Open) -> None:
 
 def test_waiting_looks_at_signals(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     now = opened()
-    now.runtime.held.add("barrier.x")
-    ticket = now.submit_barrier("barrier.x")
-    monkeypatch.setattr(now.runtime, "wait", _interrupt_after(now.runtime.wait, 3))
+    fake_of(now).held.add("barrier.x")
+    ticket = now.submit(Barrier("barrier.x"))
+    monkeypatch.setattr(fake_of(now), "wait", _interrupt_after(fake_of(now).wait, 3))
     with pytest.raises(KeyboardInterrupt):
         now.wait(ticket)
 

@@ -9,6 +9,7 @@ import torch
 import ringtune.torch as hvd
 from ringtune.common.util import num_rank_is_power_2, split_list
 from ringtune.session import Session
+from tests.core.fake_native import fake_of
 
 Open = Callable[..., Session]
 
@@ -20,15 +21,15 @@ def model() -> torch.nn.Module:
 def test_broadcast_parameters_of_a_state_dict_in_order_of_names(opened: Open) -> None:
     now = opened(2)
     hvd.broadcast_parameters(model().state_dict(), root_rank=0)
-    names = [call[1] for call in now.runtime.calls]
-    assert names == sorted(names) and "broadcast.0.weight" in names and now.runtime.open_tickets == 0
+    names = [call[1] for call in fake_of(now).calls]
+    assert names == sorted(names) and "broadcast.0.weight" in names and fake_of(now).open_tickets == 0
 
 
 @pytest.mark.parametrize("kind", ["tensors", "pairs"])
 def test_broadcast_parameters_of_lists(kind: str, opened: Open) -> None:
     now = opened(2)
     hvd.broadcast_parameters(list(model().parameters() if kind == "tensors" else model().named_parameters()), 0)
-    assert len(now.runtime.calls) == 4
+    assert len(fake_of(now).calls) == 4
 
 
 @pytest.mark.parametrize("params", [model().named_parameters(), 3, None])
@@ -46,10 +47,10 @@ def test_broadcast_parameters_names_what_is_no_tensor(opened: Open) -> None:
 
 def test_broadcast_parameters_waits_for_all_before_it_fails(opened: Open) -> None:
     now = opened(2)
-    now.runtime.failing.add("broadcast.a")
+    fake_of(now).failing.add("broadcast.a")
     with pytest.raises(hvd.HorovodInternalError, match=r"broadcast.a"):
         hvd.broadcast_parameters({"a": torch.ones(1), "b": torch.ones(1)}, 0)
-    assert now.runtime.open_tickets == 0
+    assert fake_of(now).open_tickets == 0
 
 
 @pytest.mark.parametrize("value", [None, 7, {"a": [1, 2]}, "x" * 100_000], ids=["none", "int", "dict", "long"])
@@ -62,7 +63,7 @@ def test_objects(value: Any, opened: Open) -> None:
 def test_names_of_an_objects_broadcasts(opened: Open) -> None:
     now = opened(2)
     hvd.broadcast_object([1], name="o")
-    assert [call[1] for call in now.runtime.calls] == ["broadcast.o.sz", "broadcast.o.t"]
+    assert [call[1] for call in fake_of(now).calls] == ["broadcast.o.sz", "broadcast.o.t"]
 
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -109,7 +110,7 @@ def test_a_gradient_of_zeros_stands_where_horovod_leaves_one(name: str, wrapped:
     for param in (net[0].bias, net[1].bias, net[2].weight, net[2].bias):
         assert param.grad is not None and param.grad.dtype == torch.float64 and not param.grad.any()
     assert all(torch.equal(param, value) for param, value in zip(net.parameters(), values, strict=True))
-    assert str(optimizer.state_dict()) == state and now.runtime.open_tickets == 0
+    assert str(optimizer.state_dict()) == state and fake_of(now).open_tickets == 0
 
 
 def test_gradients_of_sparse_embeddings_are_sparse(opened: Open) -> None:

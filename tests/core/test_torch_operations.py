@@ -12,6 +12,7 @@ import ringtune.torch as hvd
 from ringtune.errors import InvalidArgument, NotInitialized
 from ringtune.session import Session
 from ringtune.torch.handles import DTYPES
+from tests.core.fake_native import fake_of
 
 Open = Callable[..., Session]
 
@@ -104,7 +105,7 @@ def test_unnamed_operations_are_counted_per_kind(form: str, opened: Open) -> Non
     other = "allgather" if kind == "broadcast" else "broadcast"
     for one in (other, form, other, form):
         call(one, torch.ones(1))
-    assert [made[1] for made in now.runtime.calls] == [
+    assert [made[1] for made in fake_of(now).calls] == [
         f"{one}.noname.{count}" for count in (1, 2) for one in (other, kind)
     ]
 
@@ -116,14 +117,14 @@ def test_counting_begins_anew_after_shutdown(opened: Open) -> None:
     hvd.init()
     hvd.allreduce(torch.ones(1))
     now = Session.current()
-    assert now is not None and now.runtime.calls[0][1] == "allreduce.noname.1"
+    assert now is not None and fake_of(now).calls[0][1] == "allreduce.noname.1"
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_name_travels_with_its_kind(form: str, opened: Open) -> None:
     now = opened()
     call(form, torch.ones(1), name="w")
-    assert now.runtime.calls[0][1] == form.removesuffix("_").removesuffix("_async") + ".w"
+    assert fake_of(now).calls[0][1] == form.removesuffix("_").removesuffix("_async") + ".w"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -190,9 +191,9 @@ def test_shapes(form: str, shape: tuple[int, ...], opened: Open) -> None:
 def test_average_and_factors_reach_the_runtime(opened: Open) -> None:
     now = opened()
     hvd.allreduce(torch.ones(2), name="a", op=hvd.Max, prescale_factor=2, postscale_factor=0.5)
-    assert now.runtime.calls[-1][4:7] == (hvd.Max, 2.0, 0.5)
+    assert fake_of(now).calls[-1][4:7] == (hvd.Max, 2.0, 0.5)
     hvd.allreduce(torch.ones(2), name="b")
-    assert now.runtime.calls[-1][4:7] == (hvd.Average, 1.0, 1.0)
+    assert fake_of(now).calls[-1][4:7] == (hvd.Average, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(("average", "op"), [(True, 0), (False, 1)])
@@ -200,7 +201,7 @@ def test_average_is_deprecated(average: bool, op: int, opened: Open) -> None:
     now = opened()
     with pytest.warns(DeprecationWarning, match="replaced with `op`"):
         hvd.allreduce(torch.ones(1), average=average)
-    assert now.runtime.calls[-1][4] == op
+    assert fake_of(now).calls[-1][4] == op
 
 
 @pytest.mark.parametrize("form", ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_"])
@@ -249,32 +250,32 @@ def test_a_handle_serves_once(opened: Open) -> None:
     hvd.synchronize(handle)
     with pytest.raises(ValueError, match="has been cleared"):
         hvd.synchronize(handle)
-    assert now.runtime.open_tickets == 0
+    assert fake_of(now).open_tickets == 0
 
 
 def test_a_failed_operation_is_raised_once_and_forgotten(opened: Open) -> None:
     now = opened()
-    now.runtime.failing.add("allreduce.w")
+    fake_of(now).failing.add("allreduce.w")
     handle = hvd.allreduce_async(torch.ones(1), name="w")
     with pytest.raises(hvd.HorovodInternalError, match=r"tensor 'allreduce.w': ranks disagree"):
         hvd.synchronize(handle)
     with pytest.raises(ValueError, match="has been cleared"):
         hvd.synchronize(handle)
-    assert now.runtime.open_tickets == 0
+    assert fake_of(now).open_tickets == 0
 
 
 def test_an_interrupted_wait_can_be_taken_up_again(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     now = opened()
     handle = hvd.allreduce_async(torch.ones(1))
-    real = now.runtime.wait
+    real = fake_of(now).wait
 
     def interrupt(ticket: int, timeout_ns: int) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(now.runtime, "wait", interrupt)
+    monkeypatch.setattr(fake_of(now), "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         hvd.synchronize(handle)
-    monkeypatch.setattr(now.runtime, "wait", real)
+    monkeypatch.setattr(fake_of(now), "wait", real)
     assert torch.equal(hvd.synchronize(handle), torch.ones(1))
 
 
@@ -295,10 +296,10 @@ def test_groups_return(form: str, kind: type, opened: Open) -> None:
     results = getattr(hvd, form)(tensors, name="g")
     assert type(results) is kind and [one.dtype for one in results] == [torch.float32, torch.int64]
     base = form.removesuffix("_")
-    assert [made[1] for made in now.runtime.calls] == [f"{base}.g_1of2", f"{base}.g_2of2"]
+    assert [made[1] for made in fake_of(now).calls] == [f"{base}.g_1of2", f"{base}.g_2of2"]
     if base == "grouped_allreduce":
-        assert {made[-2:] for made in now.runtime.calls} == {("grouped_allreduce.g", 2)}
-    assert now.runtime.open_tickets == 0
+        assert {made[-2:] for made in fake_of(now).calls} == {("grouped_allreduce.g", 2)}
+    assert fake_of(now).open_tickets == 0
 
 
 @pytest.mark.parametrize("form", ["grouped_allreduce_async", "grouped_allreduce_async_", "grouped_allgather_async"])
@@ -320,7 +321,7 @@ def test_a_group_with_a_bad_member_submits_nothing(opened: Open) -> None:
     now = opened()
     with pytest.raises(ValueError, match="not supported"):
         hvd.grouped_allreduce([torch.ones(1), torch.ones(1, dtype=torch.complex64)])
-    assert now.runtime.calls == []
+    assert fake_of(now).calls == []
 
 
 def test_allgather_needs_a_dimension(opened: Open) -> None:
@@ -343,7 +344,7 @@ def test_allgather_of_shapes_and_dtypes(shape: tuple[int, ...], dtype: torch.dty
 def test_a_sparse_tensor_travels_as_its_indices_and_values(opened: Open) -> None:
     now = opened(2)
     wait = hvd.sparse_allreduce_async(torch.eye(3).to_sparse(), "s", hvd.Sum)
-    assert [made[:2] for made in now.runtime.calls] == [
+    assert [made[:2] for made in fake_of(now).calls] == [
         ("allgather", "allgather.s.indices"), ("allgather", "allgather.s.values"),
     ]  # fmt: skip
     result = wait()
@@ -365,7 +366,7 @@ def test_compression_returns_the_original_dtype(name: str, dtype: torch.dtype, o
     result = hvd.allreduce(tensor, compression=getattr(hvd.Compression, name))
     assert result.dtype is dtype and torch.equal(result, tensor)
     small = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(name, dtype) if dtype.is_floating_point else dtype
-    assert now.runtime.calls[-1][3] == DTYPES[dtype] and now.runtime.travelled[-1] == DTYPES[small]
+    assert fake_of(now).calls[-1][3] == DTYPES[dtype] and fake_of(now).travelled[-1] == DTYPES[small]
 
 
 @pytest.mark.parametrize("function", [hvd.allreduce, hvd.allgather, lambda t: hvd.broadcast(t, 0)])

@@ -12,6 +12,7 @@ import torch
 import ringtune.torch as hvd
 from ringtune.errors import InvalidArgument
 from ringtune.session import Session
+from tests.core.fake_native import fake_of
 
 Open = Callable[..., Session]
 
@@ -31,7 +32,7 @@ def backward(model: torch.nn.Module, rows: int = 4) -> None:
 
 
 def reductions(now: Session) -> list[str]:
-    return [call[1] for call in now.runtime.calls if call[0] == "allreduce"]
+    return [call[1] for call in fake_of(now).calls if call[0] == "allreduce"]
 
 
 NAMES = ["allreduce.0.weight", "allreduce.0.bias", "allreduce.1.weight", "allreduce.1.bias"]
@@ -55,7 +56,7 @@ def test_each_gradient_starts_in_backward(opened: Open) -> None:
     backward(model)
     assert sorted(reductions(now)) == sorted(NAMES)
     optimizer.step()
-    assert len(reductions(now)) == 4 and now.runtime.steps == 1 and now.runtime.open_tickets == 0
+    assert len(reductions(now)) == 4 and fake_of(now).steps == 1 and fake_of(now).open_tickets == 0
 
 
 def test_the_gradient_itself_is_reduced(opened: Open) -> None:
@@ -76,7 +77,7 @@ def test_one_rank_needs_no_reduction_but_counts_steps(opened: Open) -> None:
     optimizer = wrap(model)
     backward(model)
     optimizer.step()
-    assert reductions(now) == [] and now.runtime.steps == 1
+    assert reductions(now) == [] and fake_of(now).steps == 1
 
 
 def test_unnamed_parameters(opened: Open) -> None:
@@ -89,7 +90,7 @@ def test_unnamed_parameters(opened: Open) -> None:
 
 
 def reported(now: Session) -> list[str]:
-    return [call[1] for call in now.runtime.calls if call[0] == "report_gradient"]
+    return [call[1] for call in fake_of(now).calls if call[0] == "report_gradient"]
 
 
 def test_a_gradient_that_no_rank_has_stays_none(opened: Open) -> None:
@@ -206,7 +207,7 @@ def test_groups_by_number(groups: int, opened: Open) -> None:
     optimizer = wrap(model, groups=groups)
     backward(model)
     assert len(reductions(now)) == 4
-    calls = [call[-2:] for call in now.runtime.calls]
+    calls = [call[-2:] for call in fake_of(now).calls]
     assert len(set(calls)) == min(groups, 4) and all(calls.count(one) == one[1] for one in calls)
     optimizer.step()
 
@@ -216,7 +217,7 @@ def test_groups_by_list(opened: Open) -> None:
     model = make_model()
     optimizer = wrap(model, groups=[[model[0].weight, model[1].bias]])
     backward(model)
-    sizes = {call[1]: call[-1] for call in now.runtime.calls}
+    sizes = {call[1]: call[-1] for call in fake_of(now).calls}
     assert sizes == dict(zip(NAMES, [2, 0, 0, 2], strict=True))
     optimizer.step()
 
@@ -229,7 +230,7 @@ def test_a_group_with_an_unused_member_still_runs(opened: Open) -> None:
     assert reductions(now) == []
     optimizer.step()
     assert len(reductions(now)) == 2 and len(reported(now)) == 2
-    assert {(call[-2], call[-1]) for call in now.runtime.calls} == {("allreduce.group.0.0.weight", 4)}
+    assert {(call[-2], call[-1]) for call in fake_of(now).calls} == {("allreduce.group.0.0.weight", 4)}
     optimizer.zero_grad()
     backward(model)
     optimizer.step()
@@ -247,7 +248,7 @@ def test_predivide_splits_the_average(opened: Open) -> None:
     model = make_model()
     optimizer = wrap(model, gradient_predivide_factor=4.0)
     backward(model)
-    assert {call[4:7] for call in now.runtime.calls} == {(hvd.Average, 0.25, 4.0)}
+    assert {call[4:7] for call in fake_of(now).calls} == {(hvd.Average, 0.25, 4.0)}
     optimizer.step()
 
 
@@ -258,7 +259,7 @@ def test_compression(name: str, number: int, opened: Open) -> None:
     optimizer = wrap(model, compression=getattr(hvd.Compression, name))
     backward(model)
     optimizer.synchronize()
-    assert {call[3] for call in now.runtime.calls} == {7} and set(now.runtime.travelled) == {number}
+    assert {call[3] for call in fake_of(now).calls} == {7} and set(fake_of(now).travelled) == {number}
     assert torch.equal(model[1].bias.grad, torch.tensor([4.0])) and model[0].weight.grad.dtype is torch.float32
 
 
@@ -338,12 +339,12 @@ def test_a_failed_reduction_is_raised_once_and_training_can_go_on(opened: Open) 
     now = opened(2)
     model = make_model()
     optimizer = wrap(model)
-    now.runtime.failing.add("allreduce.1.bias")
+    fake_of(now).failing.add("allreduce.1.bias")
     backward(model)
     with pytest.raises(hvd.HorovodInternalError, match=r"allreduce.1.bias"):
         optimizer.step()
-    assert now.runtime.open_tickets == 0
-    now.runtime.failing.clear()
+    assert fake_of(now).open_tickets == 0
+    fake_of(now).failing.clear()
     optimizer.zero_grad()
     backward(model)
     optimizer.step()
@@ -366,7 +367,7 @@ def test_load_state_dict_while_in_flight(opened: Open) -> None:
     saved = optimizer.state_dict()
     backward(model)
     optimizer.load_state_dict(saved)
-    assert now.runtime.open_tickets == 0
+    assert fake_of(now).open_tickets == 0
     optimizer.zero_grad()
     backward(model)
     optimizer.step()

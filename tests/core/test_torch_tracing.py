@@ -13,6 +13,7 @@ import ringtune.torch as hvd
 from ringtune import session
 from ringtune.errors import InvalidArgument
 from ringtune.session import Session
+from tests.core.fake_native import fake_of
 from tests.core.test_torch_optimizer import make_model, wrap
 
 Open = Callable[..., Session]
@@ -36,8 +37,8 @@ class Ranges(list[tuple[str, int, int]]):
 def ranges(opened: Open) -> Ranges:
     """The ranges of a session that records."""
     now, found = opened(2), Ranges()
-    now.runtime.record_range = lambda *recorded: found.append(recorded)
-    now.runtime.recording = True
+    fake_of(now).record_range = lambda *recorded: found.append(recorded)
+    fake_of(now).recording = True
     return found
 
 
@@ -226,7 +227,7 @@ def test_what_was_removed_records_nothing_and_leaves_no_hook(ranges: Ranges) -> 
 def test_a_recording_that_begins_or_ends_within_a_pass_has_no_half_of_it(ranges: Ranges) -> None:
     model = make_model()
     hvd.trace(model)
-    runtime = session.require().runtime
+    runtime = fake_of(session.require())
     for recording in (False, True):
         runtime.recording = recording
         switch = model[0].register_forward_hook(lambda *_, on=not recording: setattr(runtime, "recording", on))

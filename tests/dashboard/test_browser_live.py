@@ -22,10 +22,11 @@ pytestmark = pytest.mark.slow
 TRAINING = """
 import time
 import ringtune
+from ringtune.operations import Barrier
 
 session = ringtune.init()
 while True:
-    ticket = session.submit_barrier("step")
+    ticket = session.submit(Barrier("step"))
     session.wait(ticket)
     session.release(ticket)
     session.end_step()

@@ -99,6 +99,26 @@ def test_only_the_command_line_names_upper_rooms() -> None:
     assert not wrong
 
 
+_KNOWS_RUNTIME = {"core/session.py", "core/tickets.py", "core/torch/fast_path.py"}
+"""The session, and the persistent collectives of torch, which compiled code starts."""
+
+
+def test_the_session_is_the_one_way_into_the_runtime() -> None:
+    """`session.runtime` stands nowhere, nor another object's `_runtime`, nor a second door to it."""
+    wrong = []
+    for path in (path for room in ROOMS for path in python_files(room)):
+        name = str(path.relative_to(ROOT))
+        if name in _KNOWS_RUNTIME or name.startswith("tuner/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Attribute):
+                continue
+            own = isinstance(node.value, ast.Name) and node.value.id == "self"
+            if node.attr in ("runtime", "lend_runtime") or (node.attr == "_runtime" and not own):
+                wrong.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_the_timeline_can_do_without_native_code() -> None:
     """One file knows the native reader, and asks for it only where it is about to be used."""
     naming = {path.name for path in python_files("timeline") for _, name in imported_names(path) if "_native" in name}

@@ -19,8 +19,9 @@ from tests.launch.conftest import DRIVER, HANG_S, Jobs
 MEET = """
 import resource
 from ringtune import session
+from ringtune.operations import Barrier
 here = session.init()
-here.wait(here.submit_barrier("all"))
+here.wait(here.submit(Barrier("all")))
 """
 RUN = (sys.executable, str(DRIVER), "run")
 
@@ -160,6 +161,7 @@ def test_strangers_at_every_port_of_a_job_cost_it_a_line(jobs: Jobs) -> None:
         import socket
         import psutil
         from ringtune import session
+        from ringtune.operations import Barrier
         here = session.init()
         host, _, port = os.environ["RINGTUNE_STORE"].rpartition(":")
         own = [one.laddr[:2] for one in psutil.Process().net_connections("tcp") if one.status == "LISTEN"]
@@ -169,7 +171,7 @@ def test_strangers_at_every_port_of_a_job_cost_it_a_line(jobs: Jobs) -> None:
                 with socket.create_connection(place, 10) as stranger:
                     stranger.sendall((b"GET / HTTP/1.1\\r\\n\\r\\n", b"\\xff" * 64, b"", bytes(200))[number % 4])
         for number in range(100):  # whatever they sent has been looked at by then
-            here.wait(here.submit_barrier(f"all.{number}"))
+            here.wait(here.submit(Barrier(f"all.{number}")))
         print("met")
         """,
         "--no-prefix",

@@ -23,7 +23,7 @@ def main(seconds: float) -> None:
         until[0] = 1.0 if session.rank == 0 and time.monotonic() - began > seconds else 0.0
         for name, array in (("data", data), ("until", until)):
             operation = Allreduce(name, array.ctypes.data, array.ctypes.data, array.shape, FLOAT32, SUM)
-            ticket = session.submit_allreduce(operation)
+            ticket = session.submit(operation)
             session.wait(ticket)
             session.release(ticket)
         data[:] = 1

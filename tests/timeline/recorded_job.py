@@ -51,7 +51,7 @@ def one_step(session: Session) -> None:
     outputs = [np.empty_like(array) for array in inputs]
     with ringtune.range("submit"):
         tickets = [
-            session.submit_allreduce(Allreduce(name, source.ctypes.data, target.ctypes.data, (COUNT,), FLOAT32, SUM))
+            session.submit(Allreduce(name, source.ctypes.data, target.ctypes.data, (COUNT,), FLOAT32, SUM))
             for name, source, target in zip(NAMES, inputs, outputs, strict=True)
         ]
     for ticket in tickets:
@@ -90,7 +90,7 @@ def go_on_until(session: Session, mine: Callable[[], bool]) -> None:
     while agreed[0] < session.size:
         one_step(session)
         said = np.array([mine()], dtype=np.float32)
-        ticket = session.submit_allreduce(Allreduce("agreed", said.ctypes.data, agreed.ctypes.data, (1,), FLOAT32, SUM))
+        ticket = session.submit(Allreduce("agreed", said.ctypes.data, agreed.ctypes.data, (1,), FLOAT32, SUM))
         session.wait(ticket)
         session.release(ticket)
 

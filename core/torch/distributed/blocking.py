@@ -12,7 +12,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def may_block(method: _Method) -> _Method:
     """Make a collective of a process group wait where its options say that the caller blocks.
 
-    The calling thread drives the runtime then, and no other one is woken for it (`ringtune.common.tickets.at_once`).
+    The calling thread drives the runtime then, and no other one is woken for it (`Session.begin_blocking`).
     ``asyncOp`` of the options is false in ``torch.distributed``'s blocking calls, and true where nothing is said.
     """
 
@@ -21,13 +21,13 @@ def may_block(method: _Method) -> _Method:
         opts = named.get("opts", arguments[-1] if arguments else None)
         if getattr(opts, "asyncOp", True):
             return method(self, *arguments, **named)
-        runtime = self.session.runtime
-        runtime.begin_blocking()
+        session = self.session
+        session.begin_blocking()
         try:
             work = method(self, *arguments, **named)
             work.wait()
         finally:
-            runtime.end_blocking()
+            session.end_blocking()
         return work
 
     found: Any = call

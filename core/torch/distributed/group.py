@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ringtune.errors import InvalidArgument
+from ringtune.operations import Barrier
 from ringtune.session import Session
 from ringtune.torch.distributed.blocking import may_block
 from ringtune.torch.distributed.members import Meeting
@@ -271,7 +272,7 @@ class ProcessGroupRingtune(Submitting):
     @may_block
     def barrier(self, opts: Any = None) -> Work:
         """Wait until all ranks have reached this point."""
-        return self._submit("barrier", [], lambda name: self._session.submit_barrier(name, 0, self._timeout_ns))
+        return self._submit("barrier", [], lambda name: self._session.submit(Barrier(name, 0, self._timeout_ns)))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Wait until all ranks have reached this point, at most so long.

@@ -47,9 +47,7 @@ def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.
     wire = _wire_of(wished(now.config.compression) if state is None else state)
     number = dtype_number(buffer)
     device = device_of(buffer)
-    ticket = now.submit_allreduce(
-        Allreduce(name, address, address, (buffer.numel(),), number, Average, wire=wire, device=device)
-    )
+    ticket = now.submit(Allreduce(name, address, address, (buffer.numel(),), number, Average, wire=wire, device=device))
     future: torch.futures.Future[Any] = Work(now, [ticket], [buffer], keep=buffer).get_future()
     return future.then(lambda done: done.value()[0])
 

@@ -73,7 +73,7 @@ def open_world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Se
             f"of {current.size}; start both the same way, or call hvd.shutdown() first"
         )
     opened = current if current is not None else Session.open(_limited(config, limit_ns))
-    opened.runtime.set_compute_threads(torch.get_num_threads())
+    opened.set_compute_threads(torch.get_num_threads())
     return opened, Meeting(config, current is None, rendezvous)
 
 
@@ -147,9 +147,11 @@ def open_group(
     config = _limited(dataclasses.replace(meeting.config, thread_affinity=()), limit_ns)
     assert config.store is not None
     options = runtime_options(config, placed, config.store, job)
-    of_world = () if seen_as is None else (world.runtime, *seen_as.label, list(seen_as.members))
     with native.translated():
-        runtime = native.load().Runtime(options, *of_world)
+        if seen_as is None:
+            runtime = native.load().Runtime(options)
+        else:
+            runtime = world.group_runtime(options, *seen_as.label, seen_as.members)
     runtime.set_compute_threads(torch.get_num_threads())
     return Session(meeting.config, placed, runtime, JobContext(job, None, world.planned_folder))
 

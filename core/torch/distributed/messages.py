@@ -67,7 +67,7 @@ class Pair:
             name = f"p2p.{'up' if from_low else 'down'}.{tag}.{count}"
             address = tensor.data_ptr()
             root, shape = 0 if from_low else 1, tuple(tensor.shape)
-            ticket = session.submit_broadcast(
+            ticket = session.submit(
                 Broadcast(name, address, address, shape, number, root, device=device, timeout_ns=limit_ns)
             )
             submitted(session, ticket)

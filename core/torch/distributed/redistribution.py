@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ringtune import native
+from ringtune import operations
 from ringtune.errors import InvalidArgument
 from ringtune.session import Session
 from ringtune.torch import devices
@@ -29,7 +29,7 @@ def take_row(session: Session, ticket: int, sent: torch.Tensor, dtype: torch.dty
         dtype: As which it was submitted; that of ``sent`` if missing.
     """
     if not sent.is_cpu:
-        return devices.deliver(ticket, dtype or sent.dtype, sent, session.runtime).view(-1).view(torch.uint8)
+        return devices.deliver(ticket, dtype or sent.dtype, sent, session).view(-1).view(torch.uint8)
     shape, buffer = session.take_gathered(ticket)
     return torch.empty(0, dtype=torch.uint8) if 0 in shape else torch.frombuffer(buffer, dtype=torch.uint8)
 
@@ -62,13 +62,9 @@ class Alltoall:
 
     def submit(self, timeout_ns: int, name: str) -> int:
         """Start it and return its ticket."""
-        item = self._sent.element_size()
-        shape = (sum(self._sizes), item)
-        device = devices.device_of(self._sent)
-        with native.translated():
-            self._ticket = self._session.runtime.alltoall(
-                name, self._sent.data_ptr(), shape, _BYTES, self._sizes, 0, *device, timeout_ns=timeout_ns
-            )
+        shape, device = (sum(self._sizes), self._sent.element_size()), devices.device_of(self._sent)
+        what = name, self._sent.data_ptr(), shape, _BYTES, self._sizes
+        self._ticket = self._session.submit(operations.Alltoall(*what, device=device, timeout_ns=timeout_ns))
         return self._ticket
 
     def finish(self) -> None:
@@ -77,9 +73,7 @@ class Alltoall:
         Raises:
             InvalidArgument: A rank sent another number of elements than this one expects.
         """
-        runtime = self._session.runtime
-        splits = runtime.received_splits if self._sent.is_cpu else runtime.gathered_splits
-        came = list(splits(self._ticket))
+        came = self._session.received_splits(self._ticket, on_gpu=not self._sent.is_cpu)
         for rank, (sent, expected) in enumerate(zip(came, self._counts, strict=True)):
             if sent != expected:
                 raise InvalidArgument(
@@ -121,9 +115,7 @@ class ReduceScatter:
         """Start it and return its ticket."""
         flat, part, device = self._flat, self._part, devices.device_of(self._flat)
         what = name, flat.data_ptr(), part.data_ptr(), tuple(flat.shape), self.dtype, self._op
-        with native.translated():
-            ticket: int = self._session.runtime.reducescatter(*what, *_AS_IT_IS, *device, timeout_ns=timeout_ns)
-        return ticket
+        return self._session.submit(operations.Reducescatter(*what, device=device, timeout_ns=timeout_ns))
 
     def finish(self) -> None:
         """Copy the part to where it belongs."""
@@ -148,6 +140,4 @@ def rows(tensor: torch.Tensor, parts: int) -> Sequence[torch.Tensor]:
     return tensor.view(-1).chunk(parts) if tensor.is_contiguous() else tensor.chunk(parts)
 
 
-_AS_IT_IS = (1.0, 1.0, "", 0, 0)
-"""Factors, group and process set of a reduction that has none."""
 _BYTES = dtype_number(torch.empty(0, dtype=torch.uint8))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ringtune import native
+from ringtune.session import Session
 
 _lock = threading.Lock()
 _streams: dict[torch.device, Any] = {}
@@ -45,16 +45,15 @@ def working_on(gpu: torch.device | None) -> Iterator[None]:
         yield
 
 
-def join(runtime: Any, tickets: Iterable[int], gpu: torch.device) -> None:
+def join(session: Session, tickets: Iterable[int], gpu: torch.device) -> None:
     """Make the current stream wait for the results of finished operations.
 
     Raises:
         DeviceError: The driver refuses.
     """
     stream = torch.cuda.current_stream(gpu).cuda_stream
-    with native.translated():
-        for ticket in tickets:
-            runtime.join_stream(ticket, stream)
+    for ticket in tickets:
+        session.join_stream(ticket, stream)
 
 
 class Arrival:

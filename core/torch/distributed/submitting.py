@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ringtune.errors import InvalidArgument, NotSupported, RingtuneError
-from ringtune.operations import Allreduce, Broadcast
+from ringtune.operations import Allgather, Allreduce, Broadcast
 from ringtune.session import Session
 from ringtune.torch import devices
 from ringtune.torch.arguments import Average, Max, Min, Product, Sum
@@ -86,7 +86,7 @@ class Submitting(_Base):  # type: ignore[misc]
 
         def submit(name: str) -> int:
             device = devices.device_of(flat)
-            return self._session.submit_allreduce(
+            return self._session.submit(
                 Allreduce(name, address, address, shape, number, op, device=device, timeout_ns=self._timeout_ns)
             )
 
@@ -158,7 +158,7 @@ class Submitting(_Base):  # type: ignore[misc]
 
         def submit(name: str) -> int:
             device = devices.device_of(flat)
-            return self._session.submit_broadcast(
+            return self._session.submit(
                 Broadcast(name, address, address, shape, number, root, device=device, timeout_ns=self._timeout_ns)
             )
 
@@ -185,9 +185,9 @@ class Submitting(_Base):  # type: ignore[misc]
         number, tickets = dtype_number(flat), list[int]()
 
         def submit(name: str) -> int:
-            where = (tuple(flat.shape), number, 0, *devices.device_of(flat))
-            limit_ns = self._timeout_ns
-            tickets.append(self._session.submit_allgather(name, flat.data_ptr(), *where, timeout_ns=limit_ns))
+            shape, device = tuple(flat.shape), devices.device_of(flat)
+            operation = Allgather(name, flat.data_ptr(), shape, number, device=device, timeout_ns=self._timeout_ns)
+            tickets.append(self._session.submit(operation))
             return tickets[0]
 
         def finish() -> None:

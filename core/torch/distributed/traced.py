@@ -67,4 +67,4 @@ class TracedMessage:
         """Record a stage of it in the timeline of this process's session, if there is one."""
         now = session.state.current
         if now is not None and not now.closed:
-            now.runtime.record_foreign(stage, self._kind, self._name, begin_ns, end_ns, self._bytes, *self._about)
+            now.record_foreign(stage, self._kind, self._name, begin_ns, end_ns, self._bytes, *self._about)

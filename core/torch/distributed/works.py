@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ringtune import native
 from ringtune.errors import RingtuneError, Timeout
 from ringtune.session import Session
 from ringtune.torch.distributed import streams
@@ -157,9 +156,8 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         """Wait until the operation is done or has failed, without asking for it: it may be held back for a caller."""
         for ticket in self._tickets:
             try:
-                with native.translated():
-                    while not self._done and not self._session.runtime.attend(ticket, _SLICE_NS):  # type: ignore[union-attr]
-                        pass
+                while not self._done and not self._session.attend(ticket, _SLICE_NS):  # type: ignore[union-attr]
+                    pass
             except RingtuneError:  # settled and released meanwhile
                 return
 
@@ -193,9 +191,9 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
     def _awaited(self) -> list[int]:
         """Return which ranks have not come yet, as far as that is known."""
         for ticket in self._tickets if self._session is not None else ():
-            with suppress(RingtuneError), native.translated():
-                if ranks := self._session.runtime.awaited(ticket, _ANSWER_NS):  # type: ignore[union-attr]
-                    return list(ranks)
+            with suppress(RingtuneError):
+                if ranks := self._session.awaited(ticket, _ANSWER_NS):  # type: ignore[union-attr]
+                    return ranks
         return []
 
     def _end(self) -> None:
@@ -223,7 +221,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
 
     def _bring(self) -> None:
         if self._gpu is not None and self._session is not None:
-            streams.join(self._session.runtime, self._tickets, self._gpu)
+            streams.join(self._session, self._tickets, self._gpu)
         if self._finish is not None:
             self._finish()
         if self._gpu is not None:

@@ -34,7 +34,7 @@ def join() -> None:
     if not carried and not session.is_initialized():
         try:
             config = meet_in_world("ringtune/recorder", Config.from_environ())
-            session.init(config).runtime.set_compute_threads(torch.get_num_threads())
+            session.init(config).set_compute_threads(torch.get_num_threads())
             part_settings.tell()
         except RingtuneError as error:
             session.warn(f"this job is not recorded: {error}")

@@ -130,7 +130,7 @@ class _Call:
         if not self.session.closed:
             set_ = self.group.number
             about = (self.name, begin_ns, end_ns, self.bytes, self.batch, set_, self.dtype)
-            self.session.runtime.record_foreign(stage, self.kind, *about)
+            self.session.record_foreign(stage, self.kind, *about)
 
     def done(self, at_ns: int) -> None:
         """Record its end; the first that sees it counts."""
@@ -201,7 +201,7 @@ def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
         call.result = next((one.data_ptr() for one in _tensors(arguments[0])), 0)
         if any(not one.is_cpu for one in tensors):
             result = overload.redispatch(keyset & after, *arguments, **options)
-            now.runtime.record_range(f"{name} (enqueue)", call.begin_ns, time.monotonic_ns())
+            now.record_range(f"{name} (enqueue)", call.begin_ns, time.monotonic_ns())
             return result
         call.record(NEGOTIATE, call.begin_ns, call.begin_ns)
         result = overload.redispatch(keyset & after, *arguments, **options)

@@ -159,7 +159,7 @@ def group_needs_all() -> bool:
 
     def submit(i: int) -> int:
         address = values[i].data_ptr()
-        return now.submit_allreduce(Allreduce(f"part.{i}", address, address, (4,), 7, hvd.Sum, 1.0, 1.0, "pair", 2))
+        return now.submit(Allreduce(f"part.{i}", address, address, (4,), 7, hvd.Sum, 1.0, 1.0, "pair", 2))
 
     first = submit(0)
     time.sleep(0.1)
@@ -205,9 +205,9 @@ def _other_kind(odd: bool) -> None:
     tensor = torch.ones(4)
     address = tensor.data_ptr()
     if odd:
-        ticket = now.submit_broadcast(Broadcast("w", address, address, (4,), 7, 0))
+        ticket = now.submit(Broadcast("w", address, address, (4,), 7, 0))
     else:
-        ticket = now.submit_allreduce(Allreduce("w", address, address, (4,), 7, hvd.Sum))
+        ticket = now.submit(Allreduce("w", address, address, (4,), 7, hvd.Sum))
     now.wait(ticket)
 
 

@@ -16,6 +16,7 @@ import torch
 import ringtune.torch as hvd
 from ringtune import session
 from ringtune.errors import InvalidArgument, Mismatch, RingtuneError
+from ringtune.tickets import WAIT_SLICE_NS
 
 Call = Callable[[], Any]
 
@@ -37,7 +38,7 @@ def frames(call: Call) -> list[str]:
         call()
     finally:
         sys.setprofile(None)
-    if "synchronize" in entered and time.monotonic_ns() - begin_ns >= session.WAIT_SLICE_NS:
+    if "synchronize" in entered and time.monotonic_ns() - begin_ns >= WAIT_SLICE_NS:
         del entered[entered.index("synchronize") :]
     return entered
 
@@ -216,7 +217,7 @@ def _wait_for(file: str) -> None:
 
 
 def _interrupt_this_process() -> None:
-    while not session.require().runtime.open_operations:
+    while not session.require().open_operations:
         time.sleep(0.005)
     time.sleep(0.1)
     os.kill(os.getpid(), signal.SIGINT)
@@ -285,20 +286,20 @@ def interrupted(form: str, folder: str) -> dict[str, Any]:
 
 def counted(folder: str) -> dict[str, Any]:
     """Return what counters say of 50 short calls, and the spans that a timeline of them has."""
-    runtime = session.require().runtime
+    now = session.require()
     tensor = torch.ones(8)
     for _ in range(20):
         hvd.allreduce_(tensor, name="counted", op=hvd.Min)
     hvd.barrier()
-    before = runtime.counters()
+    before = now.counters()
     for _ in range(50):
         hvd.allreduce_(tensor, name="counted", op=hvd.Min)
-    after = runtime.counters()
+    after = now.counters()
     path = f"{folder}/short-{hvd.rank()}.json"
-    runtime.start_timeline(path, False)
+    now.start_part(path)
     for _ in range(10):
         hvd.allreduce_(tensor, name="counted", op=hvd.Min)
-    runtime.stop_timeline()
+    now.stop_part()
     changes: dict[str, Any] = {key: after[key] - before[key] for key in after}
     return changes | {"timeline": path}
 

@@ -79,7 +79,7 @@ def rows_while_late(folder: str) -> None:
 
 
 def _interrupt_after(seconds: float) -> None:
-    while not session.require().runtime.open_operations:
+    while not session.require().open_operations:
         time.sleep(0.001)
     time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGINT)
@@ -265,19 +265,19 @@ def killed(kind: str, victim: int) -> dict[str, Any]:
 
 def counted(kind: str, folder: str) -> dict[str, Any]:
     """Return what counters say of 50 calls, and the timeline of 10."""
-    runtime, tensor, name = session.require().runtime, torch.ones(6, 4), f"counted.{kind}"
+    now, tensor, name = session.require(), torch.ones(6, 4), f"counted.{kind}"
     call = hvd.barrier if kind == "barrier" else lambda: CALLS[kind](tensor, name=name, **usual(kind))
     for _ in range(REPEATS):
         call()
-    before = runtime.counters()
+    before = now.counters()
     for _ in range(50):
         call()
-    after = runtime.counters()
+    after = now.counters()
     path = f"{folder}/{kind}-{hvd.rank()}"
-    runtime.start_timeline(f"{path}.json", False)
+    now.start_part(f"{path}.json")
     for _ in range(10):
         call()
-    runtime.stop_timeline()
+    now.stop_part()
     (timeline,) = glob.glob(f"{path}*.json")  # numbered when the session has had others
     changes: dict[str, Any] = {key: after[key] - before[key] for key in after}
     return changes | {"timeline": timeline}

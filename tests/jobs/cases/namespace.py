@@ -38,7 +38,7 @@ def reduce_in(space: str, environ: dict[str, str]) -> dict[str, Any]:
     _join(space, environ)
     session = Session.current()
     assert session is not None
-    transports = sorted(set(session.runtime.transports) - {"self"})
+    transports = sorted(set(session.transports) - {"self"})
     digests = [
         common.allreduce(dtype=dtype, count=count, op=op)
         for dtype in DTYPES

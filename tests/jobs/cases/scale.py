@@ -42,10 +42,10 @@ def control_messages(rounds: int) -> list[float]:
     tensor, found = torch.ones(3), []
     hvd.allreduce(tensor, name="counted")
     for _ in range(4):
-        before = session.require().runtime.counters()["control_messages"]
+        before = session.require().counters()["control_messages"]
         for _ in range(rounds):
             hvd.allreduce(tensor, name="counted")
-        found.append(float(session.require().runtime.counters()["control_messages"] - before) / rounds)
+        found.append(float(session.require().counters()["control_messages"] - before) / rounds)
     return found
 
 

@@ -18,7 +18,7 @@ from ringtune.errors import RingtuneError
 
 def control_traffic() -> tuple[int, int]:
     """Return the control messages of this rank since the start, and their bytes."""
-    counters = session.require().runtime.counters()
+    counters = session.require().counters()
     return int(counters["control_messages"]), int(counters["control_bytes"])
 
 

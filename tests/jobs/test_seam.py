@@ -1,0 +1,63 @@
+"""`Session.submit`, the one way into the runtime: what it refuses, and a front end that has nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from ringtune import operations
+from tests.jobs.cases import seam as cases
+from tests.jobs.launching import Job
+
+GetJob = Callable[..., Job]
+
+KINDS = (
+    "Allreduce", "GradientReport", "Allgather", "Broadcast", "Alltoall", "Reducescatter", "Barrier", "Join",
+    "AddProcessSet", "RemoveProcessSet",
+)  # fmt: skip
+WRONG: dict[str, list[Any]] = {
+    "name": [7, None, b"x", "\ud800"],
+    "group": [3, None],
+    "input": ["0", -1, 1 << 64, 1.5],
+    "output": [None, -1],
+    "shape": ["four", [1.5], 4, [1 << 70]],
+    "splits": [None, ["a"]],
+    "ranks": [3, ["a"], None],
+    "dtype": ["float32", 1 << 40, None],
+    "op": ["sum", 1 << 40],
+    "prescale": ["x", None],
+    "postscale": [[1.0]],
+    "group_size": [-1, "2"],
+    "process_set": [-1, 1 << 40, "0"],
+    "number": [-1, "1"],
+    "wire": ["bfloat16"],
+    "root": [None, 0.5],
+    "device": [(0, 0, 0), ("cpu", 0), None],
+    "timeout_ns": [1.5, "5"],
+}
+FAULTS = [
+    (kind, field.name, value)
+    for kind in KINDS
+    for field in fields(getattr(operations, kind))
+    for value in WRONG.get(field.name, [])
+]
+
+
+def test_every_class_of_operations_is_tried() -> None:
+    classes = {name for name, found in vars(operations).items() if hasattr(found, "__dataclass_fields__")}
+    assert classes == set(KINDS)
+    assert {field.name for kind in KINDS for field in fields(getattr(operations, kind))} == {*WRONG, "sparse"}
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_field_that_the_runtime_cannot_take_is_named(size: int, job: GetJob) -> None:
+    for said in job(size).run(cases.refused, faults=FAULTS):
+        wrong = [
+            (fault, text)
+            for fault, text in zip(FAULTS, said, strict=True)
+            if not text.startswith(f"{fault[0]}: {fault[1]}=")
+        ]
+        assert wrong == []
