@@ -39,10 +39,11 @@ from ringtune.numpy.collectives import (
     broadcast_async_,
     grouped_allreduce,
     grouped_allreduce_,
+    poll,
     reducescatter,
     reducescatter_async,
+    synchronize,
 )
-from ringtune.numpy.handles import poll, synchronize
 from ringtune.numpy.lifecycle import barrier, init, join, shutdown
 from ringtune.session import is_initialized
 

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Sequence
 
 from ringtune import session
+from ringtune.common.handles import Handles, Pending
 from ringtune.common.process_sets import (
     ProcessSet,
     global_process_set,
@@ -20,7 +21,6 @@ from ringtune.common.process_sets import (
     wire_name,
 )
 from ringtune.common.reductions import Average, Reduction, Sum, make_reduction, resolve_op
-from ringtune.common.tickets import Pending
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.numpy.arrays import (
     Array,
@@ -37,8 +37,10 @@ from ringtune.numpy.arrays import (
     received_splits,
 )
 from ringtune.numpy.checked_calls import checked
-from ringtune.numpy.handles import at_once, register
 from ringtune.operations import Allgather, Allreduce, Alltoall, Broadcast, Reducescatter
+
+handles = Handles()
+poll, synchronize, at_once, register = handles.poll, handles.synchronize, handles.at_once, handles.register
 
 
 @checked

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from ringtune import session
 from ringtune.common import process_sets as sets
+from ringtune.common.handles import Pending
 from ringtune.common.process_sets import ProcessSet, global_process_set
-from ringtune.common.tickets import Pending
 from ringtune.errors import InvalidArgument
-from ringtune.numpy import handles
 from ringtune.numpy.checked_calls import checked
+from ringtune.numpy.collectives import handles
 from ringtune.operations import Barrier
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.autograd import Function
 
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
-from ringtune.torch import alltoall_reducescatter, fast_path, handles
+from ringtune.torch import alltoall_reducescatter, handles, persistent
 from ringtune.torch.alltoall_reducescatter import Splits
 from ringtune.torch.arguments import Average, Sum
 from ringtune.torch.autograd import allgather, flows_back, grouped_allgather
@@ -91,7 +91,7 @@ def _gradient_factor(op: int, factors: tuple[float, float], process_set: Process
     return factors[0] * factors[1] * ((process_set.size() or 1) if op == Sum else 1)
 
 
-@fast_path.blocking("alltoall")
+@persistent.blocking("alltoall")
 @checked
 def alltoall(
     tensor: torch.Tensor,
@@ -120,15 +120,15 @@ def alltoall(
     else:
         output, received = at_once(alltoall_reducescatter.alltoall_async, tensor, splits, name, process_set)
         if splits is None:
-            params = fast_path.CollectiveParams(
-                fast_path.Kind.ALLTOALL, 0, handles.DTYPES[tensor.dtype], process_set=number_of(process_set)
+            params = persistent.CollectiveParams(
+                persistent.Kind.ALLTOALL, 0, handles.DTYPES[tensor.dtype], process_set=number_of(process_set)
             )
-            handles.cache_call("alltoall", (name, tensor), params, (None, None, None, process_set, None), output)
+            handles.remember("alltoall", (name, tensor), params, (None, None, None, process_set, None), output)
     output = handles.into(output, out)
     return output if splits is None else (output, received)
 
 
-@fast_path.blocking("reducescatter")
+@persistent.blocking("reducescatter")
 @checked
 def reducescatter(
     tensor: torch.Tensor,
@@ -163,9 +163,9 @@ def reducescatter(
         if compression is Compression.none:
             scales = float(prescale_factor), float(postscale_factor)
             dtype, number = handles.DTYPES[tensor.dtype], number_of(process_set)
-            params = fast_path.CollectiveParams(fast_path.Kind.REDUCESCATTER, 0, dtype, op, *scales, number)
+            params = persistent.CollectiveParams(persistent.Kind.REDUCESCATTER, 0, dtype, op, *scales, number)
             given = None, None, compression, op, process_set, prescale_factor, postscale_factor, None
-            handles.cache_call("reducescatter", (name, tensor), params, given, reduced)
+            handles.remember("reducescatter", (name, tensor), params, given, reduced)
     return handles.into(compression.decompress(reduced, context), out)
 
 

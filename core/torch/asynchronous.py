@@ -21,7 +21,7 @@ from ringtune.common.process_sets import (
 )
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.operations import Barrier
-from ringtune.torch import fast_path, handles
+from ringtune.torch import handles, persistent
 from ringtune.torch.arguments import Average, make_reduction, resolve_op
 from ringtune.torch.checked_calls import check_sparse, checked, checked_with
 from ringtune.torch.handles import Pending, Reduction, at_once, synchronize
@@ -59,7 +59,7 @@ def allreduce_async(
     return start_allreduce(tensor, name, reduction)
 
 
-@fast_path.submitting("allreduce_")
+@persistent.submitting("allreduce_")
 @checked
 def allreduce_async_(
     tensor: torch.Tensor,
@@ -75,11 +75,11 @@ def allreduce_async_(
     handle = _start_allreduce(tensor, tensor, name, reduction)
     if average is None:
         given = None, None, None, op, prescale_factor, postscale_factor, process_set
-        handles.cache_call("allreduce_", (name, tensor), collective_params(tensor, reduction), given, tensor)
+        handles.remember("allreduce_", (name, tensor), collective_params(tensor, reduction), given, tensor)
     return handle
 
 
-@fast_path.blocking("allreduce_")
+@persistent.blocking("allreduce_")
 @checked
 def allreduce_(
     tensor: torch.Tensor,
@@ -116,7 +116,7 @@ def grouped_allreduce_async(
     return start_group(tensors, name, reduction)
 
 
-@fast_path.submitting_group("grouped_allreduce_")
+@persistent.submitting_group("grouped_allreduce_")
 @checked
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
@@ -133,8 +133,9 @@ def grouped_allreduce_async_(
     if type(name) is str and average is None:
         given = None, None, None, op, prescale_factor, postscale_factor, process_set
         base = handles.wire_name("grouped_allreduce", name, reduction.process_set)
-        call = group_names(base, len(tensors)), [collective_params(tensor, reduction) for tensor in tensors], given
-        fast_path.cache_group("grouped_allreduce_", (name, list(tensors)), call, base)
+        wires, params = group_names(base, len(tensors)), [collective_params(tensor, reduction) for tensor in tensors]
+        call = persistent.Call("grouped_allreduce_", name, list(tensors), given)
+        persistent.remember(call, wires, params, group=base)
     return handle
 
 
@@ -225,36 +226,36 @@ def broadcast_async_(
     return _start_broadcast(tensor, tensor, root_rank, (name, process_set))
 
 
-@fast_path.blocking("broadcast_")
+@persistent.blocking("broadcast_")
 @checked
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Broadcast in place and return the tensor; arguments as in `broadcast_async`."""
     result: torch.Tensor = at_once(_start_broadcast, tensor, tensor, root_rank, (name, process_set))
-    cache_broadcast("broadcast_", tensor, (root_rank, name, process_set), result)
+    remember_broadcast("broadcast_", tensor, (root_rank, name, process_set), result)
     return result
 
 
-def cache_broadcast(
+def remember_broadcast(
     family: str, tensor: torch.Tensor, given: tuple[int, str | None, ProcessSet], result: torch.Tensor
 ) -> None:
-    """Prepare the fast path of a broadcast like the one that was given `(root_rank, name, process_set)`."""
+    """Make a broadcast persistent like the one that was given `(root_rank, name, process_set)`."""
     name, process_set = given[1:]
     root = operator.index(given[0])
     dtype = handles.DTYPES[tensor.dtype]
-    params = fast_path.CollectiveParams(fast_path.Kind.BROADCAST, root, dtype, process_set=number_of(process_set))
-    handles.cache_call(family, (name, tensor), params, (None, *given), result)
+    params = persistent.CollectiveParams(persistent.Kind.BROADCAST, root, dtype, process_set=number_of(process_set))
+    handles.remember(family, (name, tensor), params, (None, *given), result)
 
 
-@fast_path.blocking("barrier")
+@persistent.blocking("barrier")
 @checked
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have reached this point."""
     number = number_of(process_set)
     at_once(_start_barrier, number)
-    params = fast_path.CollectiveParams(fast_path.Kind.BARRIER, 0, 0, process_set=number)
-    fast_path.cache_call("barrier", (None, None), (_barrier_name(number), params, (process_set,)))
+    params = persistent.CollectiveParams(persistent.Kind.BARRIER, 0, 0, process_set=number)
+    persistent.remember(persistent.Call("barrier", None, (), (process_set,)), [_barrier_name(number)], [params])
 
 
 @checked
@@ -273,15 +274,15 @@ def join(device: int = -1) -> int:
     return process_sets.join()
 
 
-def collective_params(tensor: torch.Tensor, reduction: Reduction) -> fast_path.CollectiveParams:
+def collective_params(tensor: torch.Tensor, reduction: Reduction) -> persistent.CollectiveParams:
     """Return the parameters of an allreduce for the fast path."""
     dtype = handles.DTYPES[tensor.dtype]
-    return fast_path.CollectiveParams(fast_path.Kind.ALLREDUCE, 0, dtype, *reduction)
+    return persistent.CollectiveParams(persistent.Kind.ALLREDUCE, 0, dtype, *reduction)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is one of torch's own classes."""
-    return type(tensor) in fast_path.PLAIN
+    return type(tensor) in persistent.PLAIN
 
 
 def start_allreduce(tensor: torch.Tensor, name: str | None, reduction: Reduction) -> int:

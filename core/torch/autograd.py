@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 from ringtune import session
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
-from ringtune.torch import asynchronous, fast_path, handles
+from ringtune.torch import asynchronous, handles, persistent
 from ringtune.torch.arguments import Average, make_reduction, resolve_op
 from ringtune.torch.checked_calls import checked
 from ringtune.torch.compression import Chosen, Compression, to_travel
@@ -128,7 +128,7 @@ def flows_back(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-@fast_path.blocking("allreduce")
+@persistent.blocking("allreduce")
 @checked
 def allreduce(
     tensor: torch.Tensor,
@@ -170,7 +170,7 @@ def allreduce(
     as_it_is = wire != -1 or compression is Compression.none  # Python neither compresses nor decompresses it
     if as_it_is and not reduced.requires_grad:
         numbers = asynchronous.collective_params(small, make_reduction(None, *reduction))
-        handles.cache_call("allreduce", (name, small), numbers, given, reduced)
+        handles.remember("allreduce", (name, small), numbers, given, reduced)
     return decompress(reduced)
 
 
@@ -196,7 +196,7 @@ def grouped_allreduce(
     return [one.decompress(result) for result, one in zip(reduced, compressed, strict=True)]
 
 
-@fast_path.blocking("allgather")
+@persistent.blocking("allgather")
 @checked
 def allgather(
     tensor: torch.Tensor,
@@ -222,10 +222,10 @@ def allgather(
         raise IndexError("allgather of a tensor without dimension: it needs at least one to join along")
     if not flows_back(tensor):
         gathered: torch.Tensor = at_once(asynchronous.allgather_async, tensor, name, process_set)
-        params = fast_path.CollectiveParams(
-            fast_path.Kind.ALLGATHER, 0, handles.DTYPES[tensor.dtype], process_set=number_of(process_set)
+        params = persistent.CollectiveParams(
+            persistent.Kind.ALLGATHER, 0, handles.DTYPES[tensor.dtype], process_set=number_of(process_set)
         )
-        handles.cache_call("allgather", (name, tensor), params, (None, None, process_set, None), gathered)
+        handles.remember("allgather", (name, tensor), params, (None, None, process_set, None), gathered)
         return handles.into(gathered, out)
     result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
     return result
@@ -240,7 +240,7 @@ def grouped_allgather(
     return result
 
 
-@fast_path.blocking("broadcast")
+@persistent.blocking("broadcast")
 @checked
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
@@ -252,7 +252,7 @@ def broadcast(
     """
     if not flows_back(tensor):
         received: torch.Tensor = at_once(asynchronous.broadcast_async, tensor, root_rank, name, process_set)
-        asynchronous.cache_broadcast("broadcast", tensor, (root_rank, name, process_set), received)
+        asynchronous.remember_broadcast("broadcast", tensor, (root_rank, name, process_set), received)
         return received
     result: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
     return result

@@ -1,29 +1,26 @@
-"""Handles: operations on tensors that are under way in the native runtime.
+"""Operations on tensors that are under way in the native runtime, and their handles.
 
-A handle is the ticket of the operation (of a group: of its first member). The table keeps every buffer alive until
-`synchronize`; what arrives in a scratch buffer is copied to where it belongs there.
+What arrives in a scratch buffer is copied to where it belongs when a handle is synchronised.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ringtune import session
-from ringtune.common import process_sets, tickets
-from ringtune.common.argument_checks import check_handle
+from ringtune.common import process_sets
+from ringtune.common.handles import Handles
+from ringtune.common.handles import Pending as Pending
 from ringtune.common.process_sets import wire_name as wire_name
 from ringtune.common.reductions import Reduction as Reduction
-from ringtune.common.tickets import Pending as Pending
-from ringtune.common.tickets import release_all as release_all
-from ringtune.common.tickets import wait_all as wait_all
 from ringtune.errors import InvalidArgument
 from ringtune.operations import Allgather, Allreduce, Broadcast
-from ringtune.torch import devices, fast_path
+from ringtune.torch import devices, persistent
 from ringtune.torch.memory_check import check_target, check_tensor, contents, is_own
 
 DTYPES: dict[torch.dtype, int] = {
@@ -45,10 +42,13 @@ _contiguous_like = functools.partial(torch.empty_like, memory_format=torch.conti
 REUSED_BYTES = 1 << 20
 """Results of this size and more lie in memory that is reused."""
 
+_handles = Handles(persistent.pending)
+at_once, register = _handles.at_once, _handles.register
+
 
 def reset() -> None:
     """Forget all handles and start counting unnamed operations anew; all ranks do so at ``init``."""
-    fast_path.reset()
+    persistent.reset()
     process_sets.unnamed.clear()
 
 
@@ -185,43 +185,43 @@ def _adopt(buffer: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tenso
     return torch.frombuffer(buffer, dtype=dtype).resize_(tuple(shape))
 
 
-def result_factory_of(result: torch.Tensor, *, gathers: bool = False) -> fast_path.ResultFactory:
+def result_factory_of(result: torch.Tensor, *, gathers: bool = False) -> persistent.ResultFactory:
     """Return how results like this one are made, for the fast path."""
     shape = tuple(result.shape)
     if result.nbytes >= REUSED_BYTES:
-        return fast_path.ResultFactory(_large_like, (result.nbytes, shape, result.dtype), gathers, shape)
+        return persistent.ResultFactory(_large_like, (result.nbytes, shape, result.dtype), gathers, shape)
     # The sample owns no memory, since it lives as long as cached calls.
     pattern = torch.empty((), dtype=result.dtype, device=result.device).expand(result.shape)
     # An expanded sample would pass on its stride of 0 where a dimension is 1.
-    return fast_path.ResultFactory(_contiguous_like if 1 in shape else torch.empty_like, pattern, gathers, shape)
+    return persistent.ResultFactory(_contiguous_like if 1 in shape else torch.empty_like, pattern, gathers, shape)
 
 
-def cache_call(
+def remember(
     family: str,
     called: tuple[str | None, torch.Tensor],
-    params: fast_path.CollectiveParams,
+    params: persistent.CollectiveParams,
     given: tuple[Any, ...],
     result: torch.Tensor,
 ) -> None:
-    """Prepare the fast path of a collective's next call, if its name and tensor qualify.
+    """Make a collective persistent if its name and tensor qualify.
 
     Args:
-        family: As given to the decorator of `ringtune.torch.fast_path`.
+        family: As given to the decorator of `ringtune.torch.persistent`.
         called: The name as the caller gave it, and the tensor.
         params: Parameters of the collective.
         given: The arguments as the caller wrote them, by position.
         result: Of this call; the tensor itself for a collective in place.
     """
     name, tensor = called
-    if not fast_path.takes(name, tensor) or result.numel() == 0:
+    if not persistent.takes(name, tensor) or result.numel() == 0:
         return
     result_factory = (
         None
         if result is tensor
-        else result_factory_of(result, gathers=params.kind in (fast_path.Kind.ALLGATHER, fast_path.Kind.ALLTOALL))
+        else result_factory_of(result, gathers=params.kind in (persistent.Kind.ALLGATHER, persistent.Kind.ALLTOALL))
     )
-    wire = wire_name(fast_path.NAMES[params.kind], name, params.process_set)
-    fast_path.cache_call(family, called, (wire, params, given), result_factory)
+    wire = wire_name(persistent.NAMES[params.kind], name, params.process_set)
+    persistent.remember(persistent.Call(family, name, [tensor], given), [wire], [params], result_factory)
 
 
 def _large_like(what: tuple[int, tuple[int, ...], torch.dtype]) -> torch.Tensor:
@@ -254,25 +254,16 @@ def check_out(out: torch.Tensor | None, *, flows_back: bool) -> None:
         raise InvalidArgument("out= does not support gradients: call without it, or under torch.no_grad()")
 
 
-def register(pending: Pending) -> int:
-    """Enter an operation into the table and return its handle."""
-    handle = pending.tickets[0]
-    fast_path.pending[handle] = pending
-    return handle
-
-
 def poll(handle: int) -> bool:
     """Return whether the operation is done, so that `synchronize` would not wait.
 
     Raises:
         InvalidArgument: The handle is unknown or has been synchronised already.
     """
-    found = _find(handle, "poll: handle")
-    now = session.require()
-    return all(now.poll(ticket) for ticket in _tickets(handle, found))
+    return _handles.poll(handle)
 
 
-@fast_path.waiting
+@persistent.waiting
 def synchronize(handle: int) -> Any:
     """Wait for an operation and return its result; Ctrl-C interrupts the wait.
 
@@ -283,19 +274,13 @@ def synchronize(handle: int) -> Any:
         InvalidArgument: The handle is unknown or has been synchronised already.
         RuntimeFailure: The operation failed; it is named in the message.
     """
-    pending = _find(handle, "synchronize: handle")
-    started = _tickets(handle, pending)
-    failure = wait_all(started)
-    del fast_path.pending[handle]
-    try:
-        if failure is not None:
-            raise failure
-        return pending if isinstance(pending, torch.Tensor) else pending.finish()
-    finally:
-        release_all(started)
+    return _handles.synchronize(handle)
 
 
-@fast_path.settling
+_handles.wait = synchronize
+
+
+@persistent.settling
 def settle_result(ticket: int, output: torch.Tensor | None, gathers: bool, given: bool) -> torch.Tensor | None:
     """Return the result of a finished operation that the fast path has begun.
 
@@ -312,20 +297,3 @@ def settle_result(ticket: int, output: torch.Tensor | None, gathers: bool, given
         return output
     result = output.new_empty(shape) if 0 in shape else _adopt(buffer, shape, output.dtype)
     return into(result, output) if given else result
-
-
-def at_once(start: Callable[..., int], *arguments: Any) -> Any:
-    """Start an operation and wait for it; see `ringtune.common.tickets.at_once`."""
-    return tickets.at_once(synchronize, start, *arguments)
-
-
-def _tickets(handle: int, pending: Pending | torch.Tensor) -> list[int]:
-    return [handle] if isinstance(pending, torch.Tensor) else pending.tickets
-
-
-def _find(handle: int, what: str) -> Pending | torch.Tensor:
-    check_handle(handle, what)
-    pending: Pending | torch.Tensor | None = fast_path.pending.get(handle)
-    if pending is None:
-        raise InvalidArgument(f"Handle {handle} was not created or has been cleared.")
-    return pending

@@ -21,12 +21,12 @@ import torch
 from ringtune import native
 from ringtune.errors import InvalidArgument, InvariantError, RingtuneError, SomeAbsent, SomeSparse
 from ringtune.session import require, state
-from ringtune.torch import fast_path, handles
+from ringtune.torch import handles, persistent
 from ringtune.torch.slots import Slot, Standing, claims
 from ringtune.torch.submission import ReducerOptions, Submission
 from ringtune.torch.uneven import Unused
 
-_submit_persistent = fast_path.submit_persistent  # a name of its own: it is read once per gradient
+_start = persistent.start  # a name of its own: it is read once per gradient
 
 
 class Group:
@@ -208,7 +208,7 @@ class Reducer:
             require()
         try:
             if grad is not None and self._plain and group_size == 0 and slot.standing == 0:
-                slot.ticket = _submit_persistent(slot.key, grad)
+                slot.ticket = _start(slot.key, grad)
                 if slot.ticket:
                     slot.kept = grad.untyped_storage()
                     return
@@ -312,7 +312,7 @@ def _settle_in_place(slots: Sequence[Slot]) -> list[Slot]:
         and grad._version == slot.version
     ]
     grads = [slot.grad for slot in untouched if slot.grad is not None]  # all of them
-    left = fast_path.settle_persistent([slot.ticket for slot in untouched], grads)
+    left = persistent.settle([slot.ticket for slot in untouched], grads)
     for index in reversed(left):
         del untouched[index]
     for slot in untouched:

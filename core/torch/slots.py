@@ -64,7 +64,7 @@ class Slot:
         finish: Brings the result into place if it is told to, and returns what the ranks learn by it; None when the
             gradient was reduced in place.
         sparse: Waits for the reduction of a gradient that is sparse, or compressed with a memory, and returns it.
-        key: Stands for the gradient and how it is reduced (`fast_path.submit_persistent`).
+        key: Stands for the gradient and how it is reduced (`persistent.start`).
         users: The reducers that have it.
     """
 

@@ -10,7 +10,7 @@ from ringtune.common.process_sets import ProcessSet, global_process_set, number_
 from ringtune.errors import InvalidArgument
 from ringtune.operations import Allreduce, GradientReport
 from ringtune.session import require
-from ringtune.torch import devices, fast_path, handles
+from ringtune.torch import devices, handles, persistent
 from ringtune.torch.arguments import Average
 from ringtune.torch.asynchronous import collective_params
 from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, to_travel, wire_number
@@ -112,7 +112,7 @@ class Submission:
         if small is grad:
             if group_size == 0 and self.plain:
                 alike = collective_params(grad, self.options.reduction._replace(wire=self.wire))
-                fast_path.cache_persistent(slot.key, grad, slot.wire, alike)
+                persistent.remember(persistent.Call("", slot.key, [grad]), [slot.wire], [alike])
             if grad.is_cpu:
                 return
         ticket = slot.ticket

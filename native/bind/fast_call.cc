@@ -168,12 +168,12 @@ void add_fast_path(nb::module_& module) {
                             "The arguments that a function takes, and what its calls have been.");
   nb::class_<PersistentCollective>(module, "PersistentCollective", "A collective that was called before.");
   nb::class_<PersistentGroup>(module, "PersistentGroup", "A group of allreduces in place that was called before.");
-  nb::class_<PendingGroup>(module, "PendingGroup", "A group under way, as ringtune.common.tickets.Pending.")
+  nb::class_<PendingGroup>(module, "PendingGroup", "A group under way, as ringtune.common.handles.Pending.")
       .def_ro("tickets", &PendingGroup::tickets)
       .def(
           "finish", [](const PendingGroup& group) { return group.tensors; },
           nb::sig("def finish(self) -> list[typing.Any]"));
-  nb::class_<PendingResult>(module, "PendingResult", "A call under way, as ringtune.common.tickets.Pending.")
+  nb::class_<PendingResult>(module, "PendingResult", "A call under way, as ringtune.common.handles.Pending.")
       .def_prop_ro("tickets", [](const PendingResult& pending) { return std::vector{pending.ticket}; })
       .def(
           "finish",

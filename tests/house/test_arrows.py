@@ -99,7 +99,7 @@ def test_only_the_command_line_names_upper_rooms() -> None:
     assert not wrong
 
 
-_KNOWS_RUNTIME = {"core/session.py", "core/tickets.py", "core/torch/fast_path.py"}
+_KNOWS_RUNTIME = {"core/session.py", "core/tickets.py", "core/torch/persistent.py"}
 """The session, and the persistent collectives of torch, which compiled code starts."""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ringtune.torch as hvd
-from ringtune.torch import asynchronous, fast_path
+from ringtune.torch import asynchronous, persistent
 from tests.jobs.cases import fast_path as fast_path_cases
 from tests.jobs.cases import fast_path_kinds as fast_path_kinds_cases
 from tests.jobs.cases import fast_path_outputs as fast_path_outputs_cases
@@ -30,12 +30,12 @@ QUICK = [
 
 
 def test_this_torch_has_a_short_path() -> None:
-    assert fast_path.make_path() is not None
+    assert persistent.make_path() is not None
 
 
 def test_an_older_torch_keeps_the_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(fast_path.torch.Tensor, "__dlpack_c_exchange_api__")
-    assert fast_path.make_path() is None
+    monkeypatch.delattr(persistent.torch.Tensor, "__dlpack_c_exchange_api__")
+    assert persistent.make_path() is None
 
 
 @pytest.mark.parametrize("name", QUICK)

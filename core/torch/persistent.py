@@ -1,7 +1,8 @@
-"""The fast path of repeated calls, and the pending handles.
+"""Persistent collectives (MPI-4's word): what was called once starts again without Python. And the pending handles.
 
-A collective that repeats an earlier call (same name and arguments, a tensor of the same shape and dtype) goes to the
-runtime without a frame of Python: the decorators here put that path before a function, which handles all other calls.
+A function that has started a collective makes it persistent by `remember`, the one entry. A later call like it (same
+name and arguments, a tensor of the same shape and dtype) goes to the runtime without a frame of Python: the decorators
+here put that fast path before a function, which handles all other calls; the hook of a gradient calls `start`.
 It needs a torch whose tensors can be read from C (``__dlpack_c_exchange_api__``, torch 2.10); with an older one the
 functions stay as they are.
 """
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from ringtune import native
+from ringtune.runtime import Runtime
 from ringtune.session import Session
 from ringtune.tickets import WAIT_SLICE_NS
 
@@ -40,7 +42,7 @@ NAMES = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducesc
 
 
 class CollectiveParams(NamedTuple):
-    """Parameters of a collective, as the runtime's numbers.
+    """Parameters of a persistent collective, as the runtime's numbers.
 
     Attributes:
         kind: Which collective (`Kind`).
@@ -166,8 +168,53 @@ def takes(name: str | None, tensor: torch.Tensor) -> bool:
     return _path is not None and type(name) is str and type(tensor) in PLAIN and tensor.is_cpu
 
 
-def _runtime() -> Any:
-    """Return the runtime that calls are cached for; None without a fast path, and where a test has replaced it."""
+class Call(NamedTuple):
+    """By what the next call like this one is known.
+
+    Attributes:
+        family: As given to the decorator; empty: it is started by its name with `start`.
+        name: As the caller gave it, None for a function that takes none.
+        tensors: What it was called with; none for a barrier.
+        given: The arguments as the caller wrote them, by position (those of name and tensors do not matter).
+    """
+
+    family: str
+    name: str | None
+    tensors: Sequence[torch.Tensor]
+    given: tuple[Any, ...] = ()
+
+
+def remember(
+    call: Call,
+    wires: Sequence[str],
+    params: Sequence[CollectiveParams],
+    result_factory: ResultFactory | None = None,
+    *,
+    group: str = "",
+) -> None:
+    """Make a collective persistent, or a group of allreduces in place: the next call like this one starts it.
+
+    Args:
+        call: How it was called.
+        wires: Name on the wire; of a group, of each tensor.
+        params: Parameters of it, or of each.
+        result_factory: Makes the results; none where the tensor is the result.
+        group: Name of the group on the wire.
+    """
+    runtime = _runtime()
+    if runtime is None or (params[0].kind == Kind.ALLREDUCE and params[0].op == _ADASUM):
+        return
+    if not call.family:
+        _path.cache_persistent(call.name, call.tensors[0], runtime, wires[0], params[0])
+    elif group:
+        _path.cache_group(_signatures[call.family], call.name, call.tensors, runtime, wires, params, call.given, group)
+    else:
+        tensor, words = call.tensors[0] if call.tensors else None, (wires[0], params[0], call.given)
+        _path.cache_call(_signatures[call.family], call.name, tensor, runtime, words, result_factory)
+
+
+def _runtime() -> Runtime | None:
+    """Return the runtime that starts them; None without a fast path, and where a test has replaced the runtime."""
     now = Session.current()
     if _path is None or now is None:
         return None
@@ -175,73 +222,17 @@ def _runtime() -> Any:
     return runtime if isinstance(runtime, _RUNTIME) else None
 
 
-def _is_slow(params: CollectiveParams) -> bool:
-    return params.kind == Kind.ALLREDUCE and params.op == _ADASUM
-
-
-def cache_call(
-    family: str,
-    called: tuple[str | None, torch.Tensor | None],
-    call: tuple[str, CollectiveParams, tuple[Any, ...]],
-    result_factory: ResultFactory | None = None,
-) -> None:
-    """Prepare the fast path of the next call under this name.
-
-    Args:
-        family: As given to the decorator.
-        called: The name as the caller gave it, None for a function that takes none; and the tensor, if there is one.
-        call: Name on the wire; parameters; the arguments as the caller wrote them, by position (those of name and
-            tensors do not matter).
-        result_factory: Makes the results; none where the tensor is the result.
-    """
-    runtime = _runtime()
-    if runtime is not None and not _is_slow(call[1]):
-        _path.cache_call(_signatures[family], *called, runtime, call, result_factory)
-
-
-def cache_group(
-    family: str,
-    called: tuple[str, Sequence[torch.Tensor]],
-    call: tuple[list[str], list[CollectiveParams], tuple[Any, ...]],
-    group: str,
-) -> None:
-    """Prepare the fast path of the next group under this name.
-
-    Args:
-        family: As given to the decorator.
-        called: The name as the caller gave it, and what is reduced in place.
-        call: Names on the wire and parameters, both by tensor; the arguments as the caller wrote them, by position.
-        group: Name of the group on the wire.
-    """
-    runtime = _runtime()
-    if runtime is not None and not _is_slow(call[1][0]):
-        _path.cache_group(_signatures[family], *called, runtime, *call, group)
-
-
-def cache_persistent(key: str, tensor: torch.Tensor, wire: str, params: CollectiveParams) -> None:
-    """Prepare `submit_persistent` of tensors like this one.
-
-    Args:
-        key: Stands for name and arguments of an allreduce in place.
-        tensor: What was reduced under it.
-        wire: Name on the wire.
-        params: Parameters of the reduction.
-    """
-    runtime = _runtime()
-    if runtime is not None and not _is_slow(params):
-        _path.cache_persistent(key, tensor, runtime, wire, params)
-
-
-def _no_persistent(key: str, tensor: torch.Tensor) -> int:
-    del key, tensor
+def _not_known(name: str, tensor: torch.Tensor) -> int:
+    del name, tensor
     return 0
 
 
-submit_persistent: Callable[[str, torch.Tensor], int] = _no_persistent if _path is None else _path.submit_persistent
-"""Submits a tensor under a key: its ticket, 0 when it is not like the one remembered. Raises as the runtime does."""
+start: Callable[[str, torch.Tensor], int] = _not_known if _path is None else _path.submit_persistent
+"""Starts an allreduce in place by its name: its ticket, 0 when the tensor is not like the one remembered. Raises as the
+runtime does."""
 
 
-def settle_persistent(tickets: list[int], tensors: list[torch.Tensor]) -> Sequence[int]:
+def settle(tickets: list[int], tensors: list[torch.Tensor]) -> Sequence[int]:
     """Wait for allreduces in place and release those whose results are in the memory of their tensors.
 
     Args:
@@ -263,7 +254,7 @@ def settle_persistent(tickets: list[int], tensors: list[torch.Tensor]) -> Sequen
 
 
 def reset() -> None:
-    """Forget cached calls and pending handles."""
+    """Forget persistent collectives and pending handles."""
     if _path is None:
         pending.clear()
     else:
