@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ringtune import operations
+from tests import pages
 from tests.jobs.cases import seam as cases
 from tests.jobs.launching import Job
 
@@ -61,3 +62,12 @@ def test_a_field_that_the_runtime_cannot_take_is_named(size: int, job: GetJob) -
             if not text.startswith(f"{fault[0]}: {fault[1]}=")
         ]
         assert wrong == []
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_the_front_end_of_the_page_serves_two_ranks(transport: str, job: GetJob) -> None:
+    (block,) = [one for one in pages.read(pages.ROOT / "core" / "README.md").blocks() if one.title]
+    assert block.text.count("\n") <= 200
+    for wrong, mismatch in job(2, transport).run(cases.front_end, source=block.text):
+        assert wrong == "allreduce_async: values is a list, expected an array of one of B, b, h, i, q, f, d"
+        assert "allreduce.other" in mismatch

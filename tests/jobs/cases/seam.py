@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import fields
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ringtune import operations, session
-from ringtune.errors import RingtuneError
+from ringtune.errors import InvalidArgument, Mismatch, RingtuneError
 from ringtune.operations import HOST, Operation
 
 FLOAT32, SUM = 7, 1
@@ -42,3 +44,43 @@ def refused(faults: list[tuple[str, str, Any]]) -> list[str]:
             said.append(str(error))
     assert now.open_operations == before
     return said
+
+
+def front_end(source: str) -> tuple[str, str]:
+    """Use the front end for `array.array` in a job of two ranks; return what it says of wrong calls."""
+    module = ModuleType("array_front_end")
+    exec(compile(source, "array_front_end.py", "exec"), module.__dict__)
+    now: Any = module
+    now.init()
+    rank, size = now.rank(), now.size()
+    assert size == 2
+
+    mine = array("f", [rank + 1.0, 2.0 * rank])
+    assert now.allreduce(mine, name="mean") == array("f", [1.5, 1.0])
+    assert now.allreduce(mine, op=now.Max) == array("f", [2.0, 2.0])
+    kept = now.allreduce_async(array("q", [rank, 1 << 40]), op=now.Sum)  # nobody else holds the array
+    assert now.synchronize(kept) == array("q", [1, 1 << 41])
+    group = [array("i", [rank] * count) for count in (1, 0, 5)]
+    assert now.grouped_allreduce(group, op=now.Sum) == [array("i", [1] * count) for count in (1, 0, 5)]
+    assert now.broadcast(array("d", [rank + 0.5]), 1) == array("d", [1.5])
+    assert now.reducescatter(array("h", [rank, 1, 2]), op=now.Sum) == array("h", [[1, 2], [4]][rank])
+    assert now.allgather(array("b", [rank] * (rank + 1))) == array("b", [0, 1, 1])
+    rows, received = now.alltoall(array("B", [10 * rank, 10 * rank + 1, 10 * rank + 2]), splits=[1, 2])
+    assert (rows, received) == ([array("B", [0, 10]), array("B", [1, 2, 11, 12])][rank], [[1, 1], [2, 2]][rank])
+    now.barrier()
+    assert now.join() in (0, 1)
+
+    said = []
+    for wrong in (lambda: now.allreduce([1.0, 2.0]), lambda: now.synchronize(kept)):
+        try:
+            wrong()
+        except InvalidArgument as error:
+            said.append(str(error))
+    try:
+        now.allreduce(array("f", [1.0] * (rank + 1)), name="other")
+    except Mismatch as error:
+        said.append(str(error))
+    assert now.handles._table == {} and session.require().open_operations == 0
+    wrong_array, unknown_handle, mismatch = said
+    assert "Handle" in unknown_handle
+    return wrong_array, mismatch
