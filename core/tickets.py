@@ -129,6 +129,7 @@ class Tickets:
 
     # -- results -----------------------------------------------------------------------------------------------------
 
+    @translated
     def output_of(self, ticket: Ticket) -> int:
         """Return the address that an operation writes to."""
         return self._runtime.output_of(ticket)

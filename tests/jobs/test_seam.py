@@ -64,6 +64,12 @@ def test_a_field_that_the_runtime_cannot_take_is_named(size: int, job: GetJob) -
         assert wrong == []
 
 
+def test_a_ticket_that_is_over_is_refused_in_every_way(job: GetJob) -> None:
+    (raised,) = job(1).run(cases.follow, ticket=1 << 40)
+    words = f"InvalidArgument: Ticket {1 << 40} was not created or has been cleared."
+    assert raised == dict.fromkeys(cases.FOLLOWING, words)
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_the_front_end_of_the_page_serves_two_ranks(transport: str, job: GetJob) -> None:
     (block,) = [one for one in pages.read(pages.ROOT / "core" / "README.md").blocks() if one.title]

@@ -46,6 +46,25 @@ def refused(faults: list[tuple[str, str, Any]]) -> list[str]:
     return said
 
 
+FOLLOWING: dict[str, tuple[int, ...]] = {
+    "poll": (), "wait": (), "wait_for": (1,), "attend": (1,), "awaited": (1,), "output_of": (), "take_gathered": (),
+    "received_splits": (), "gathered_shape": (), "deliver": (0, 0), "join_stream": (0,),
+}  # fmt: skip
+"""Methods that take a ticket, and what else they take."""
+
+
+def follow(ticket: int) -> dict[str, str]:
+    """Ask for a ticket that nothing belongs to, in every way; return what is raised."""
+    now, raised = session.require(), {}
+    for name, rest in FOLLOWING.items():
+        try:
+            getattr(now, name)(ticket, *rest)
+        except RingtuneError as error:
+            raised[name] = f"{type(error).__name__}: {error}"
+    now.release(ticket)  # of what is over already there is nothing to say
+    return raised
+
+
 def front_end(source: str) -> tuple[str, str]:
     """Use the front end for `array.array` in a job of two ranks; return what it says of wrong calls."""
     module = ModuleType("array_front_end")
