@@ -217,10 +217,14 @@ class RemoveProcessSet:
         return runtime.remove_process_set(self.number)
 
 
-_TEXTS, _FACTORS, _LISTS = {"name", "group"}, {"prescale", "postscale"}, {"shape", "splits", "ranks", "device"}
-_FROM_ZERO = {"input": 64, "output": 64, "group_size": 32, "process_set": 32, "number": 32}
-"""Bits of whole numbers without a sign; the others have one, and 31 bits."""
-_SIGNED = {"shape": 63, "splits": 63, "device": 63, "timeout_ns": 63}
+_RANGES = {
+    **dict.fromkeys(("input", "output"), (0, 1 << 64)),
+    **dict.fromkeys(("group_size", "process_set", "number"), (0, 1 << 32)),
+    **dict.fromkeys(("shape", "splits", "timeout_ns"), (-1 << 63, 1 << 63)),
+    "device": (-1, 1 << 64),
+}
+"""Least value of whole numbers that the runtime can take, and their end; of all others `_INT`."""
+_INT = (-1 << 31, 1 << 31)
 
 
 def check_fields(operation: Any) -> None:
@@ -229,25 +233,24 @@ def check_fields(operation: Any) -> None:
     Raises:
         InvalidArgument: A field is of the wrong type, or beyond its range.
     """
-    for name in (field.name for field in fields(operation)):
-        value = getattr(operation, name)
-        fault = _fault(name, value)
+    for field in fields(operation):
+        value = getattr(operation, field.name)
+        fault = _fault(str(field.type), value, *_RANGES.get(field.name, _INT))
         if fault:
-            raise InvalidArgument(f"{type(operation).__name__}: {name}={value!r} is {fault}")
+            raise InvalidArgument(f"{type(operation).__name__}: {field.name}={value!r} is {fault}")
 
 
-def _fault(name: str, value: Any) -> str:
-    if name in _TEXTS:
-        return "no text that can be written as UTF-8" if not isinstance(value, str) or not _encodes(value) else ""
-    if name in _FACTORS:
+def _fault(kind: str, value: Any, least: int, end: int) -> str:
+    if kind == "str":
+        return "" if isinstance(value, str) and _encodes(value) else "no text that can be written as UTF-8"
+    if kind == "float":
         return "" if isinstance(value, Real) else "no number"
-    bits = _FROM_ZERO.get(name, _SIGNED.get(name, 31))
-    least, end = 0 if name in _FROM_ZERO else -(1 << bits), 1 << bits
+    single = kind in ("int", "bool")
     try:
-        numbers = [operator.index(one) for one in (value if name in _LISTS else (value,))]
+        numbers = [operator.index(one) for one in ((value,) if single else value)]
     except TypeError:
-        return "no list of whole numbers" if name in _LISTS else "no whole number"
-    if name == "device" and len(numbers) != 2:
+        return "no whole number" if single else "no list of whole numbers"
+    if kind == "Device" and len(numbers) != 2:
         return "no pair of a GPU and a stream"
     return "" if all(least <= one < end for one in numbers) else f"not in the range from {least} to {end - 1}"
 
