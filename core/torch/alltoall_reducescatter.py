@@ -91,8 +91,7 @@ def reducescatter_async(
     reduction = _reduction(op, (prescale_factor, postscale_factor), process_set)
     handles.dtype_number(tensor)
     wire = handles.wire_name("reducescatter", name, reduction.process_set)
-    ticket, kept = _start_reducescatter(tensor, wire, reduction, process_set, ("", 0))
-    return handles.register(Pending([ticket], lambda: _settle(ticket, kept), kept))
+    return handles.register_one(*_start_reducescatter(tensor, wire, reduction, process_set, ("", 0)))
 
 
 @checked
@@ -117,21 +116,12 @@ def grouped_reducescatter_async(
         _check_rows(tensor, "grouped_reducescatter")
     base = handles.wire_name("grouped_reducescatter", name, reduction.process_set)
     count = len(tensors)
-    started = [
-        _start_reducescatter(tensor, wire, reduction, process_set, (base, count))
-        for wire, tensor in zip(group_names(base, count), tensors, strict=True)
-    ]
-    keep = [kept for _, kept in started]
-    return handles.register(
-        Pending([ticket for ticket, _ in started], lambda: [_settle(*one) for one in started], keep)
+    return handles.register_all(
+        [
+            _start_reducescatter(tensor, wire, reduction, process_set, (base, count))
+            for wire, tensor in zip(group_names(base, count), tensors, strict=True)
+        ]
     )
-
-
-def _settle(ticket: int, kept: list[Any]) -> torch.Tensor:
-    """Return the output of a finished reducescatter."""
-    output: torch.Tensor = kept[1]
-    devices.join(ticket, output, kept[0])
-    return output
 
 
 def _reduction(op: int, factors: tuple[float, float], process_set: ProcessSet) -> Reduction:
@@ -148,7 +138,7 @@ def _check_rows(tensor: torch.Tensor, what: str) -> None:
 def _start_reducescatter(
     tensor: torch.Tensor, wire: str, reduction: Reduction, process_set: ProcessSet, group: tuple[str, int]
 ) -> tuple[int, list[Any]]:
-    """Submit a reducescatter; returns its ticket, and input and output, which must be kept."""
+    """Submit a reducescatter; returns its ticket, and what must be kept, as `handles.start_allreduce`."""
     _check_rows(tensor, "reducescatter")
     source = contents(tensor)
     output = handles.new_result(tensor, (own_rows(tensor.shape[0], process_set), *tensor.shape[1:]))
@@ -156,7 +146,7 @@ def _start_reducescatter(
         wire, source.data_ptr(), output.data_ptr(), tuple(tensor.shape), handles.dtype_number(tensor), *reduction[:3],
         *group, reduction.process_set, devices.device_of(source),
     )  # fmt: skip
-    return session.require().submit(operation), [source, output]
+    return session.require().submit(operation), [source, output, output]
 
 
 def _counts(splits: Splits | None) -> list[int]:

@@ -305,8 +305,7 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
 
 def _start_allreduce(tensor: torch.Tensor, output: torch.Tensor, name: str | None, reduction: Reduction) -> int:
     wire = handles.wire_name("allreduce", name, reduction.process_set)
-    ticket, kept = handles.start_allreduce(tensor, output, wire, reduction)
-    return handles.register(Pending([ticket], lambda: handles.settle(ticket, kept), kept))
+    return handles.register_one(*handles.start_allreduce(tensor, output, wire, reduction))
 
 
 def _start_group(
@@ -317,13 +316,11 @@ def _start_group(
     for tensor in tensors:  # a group that is submitted in part would never run
         handles.dtype_number(tensor)
     base = handles.wire_name("grouped_allreduce", name, reduction.process_set)
-    started = [
-        handles.start_allreduce(tensor, output, wire, reduction, (base, len(tensors)))
-        for wire, tensor, output in zip(group_names(base, len(tensors)), tensors, outputs, strict=True)
-    ]
-    keep = [kept for _, kept in started]
-    return handles.register(
-        Pending([ticket for ticket, _ in started], lambda: [handles.settle(*one) for one in started], keep)
+    return handles.register_all(
+        [
+            handles.start_allreduce(tensor, output, wire, reduction, (base, len(tensors)))
+            for wire, tensor, output in zip(group_names(base, len(tensors)), tensors, outputs, strict=True)
+        ]
     )
 
 
@@ -365,5 +362,5 @@ def _start_broadcast(
     """Start a broadcast; `where` is its name and the ranks that take part."""
     name, process_set = where
     root, number = operator.index(root), number_with_root(process_set, root)
-    ticket, kept = handles.start_broadcast(tensor, output, root, handles.wire_name("broadcast", name, number), number)
-    return handles.register(Pending([ticket], lambda: handles.settle(ticket, kept), kept))
+    wire = handles.wire_name("broadcast", name, number)
+    return handles.register_one(*handles.start_broadcast(tensor, output, root, wire, number))

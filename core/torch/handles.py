@@ -140,6 +140,17 @@ def start_allgather(tensor: torch.Tensor, name: str, process_set: int) -> tuple[
     return ticket, [source]
 
 
+def register_one(ticket: int, kept: list[Any]) -> int:
+    """Enter a started operation and return its handle; `settle` makes the result."""
+    return register(Pending([ticket], lambda: settle(ticket, kept), kept))
+
+
+def register_all(started: Sequence[tuple[int, list[Any]]]) -> int:
+    """Enter operations that were started together under one handle."""
+    tickets, keep = [ticket for ticket, _ in started], [kept for _, kept in started]
+    return register(Pending(tickets, lambda: [settle(*one) for one in started], keep))
+
+
 def settle(ticket: int, kept: list[Any]) -> torch.Tensor:
     """Return the output of a finished operation, copying it out of scratch memory if it lies there."""
     source, target, output = kept
