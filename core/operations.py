@@ -175,6 +175,11 @@ class Reducescatter:
         )  # fmt: skip
 
 
+def group_names(group: str, size: int) -> list[str]:
+    """Return the names on the wire of a group's tensors."""
+    return [f"{group}_{index}of{size}" for index in range(1, size + 1)]
+
+
 @dataclass(slots=True)
 class Barrier:
     """Is done when all ranks of the set have submitted it."""

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ringtune import native
-from ringtune.operations import AddProcessSet, Join, Operation, RemoveProcessSet, check_fields
+from ringtune.errors import InvalidArgument
+from ringtune.operations import (
+    AddProcessSet,
+    Allreduce,
+    Join,
+    Operation,
+    Reducescatter,
+    RemoveProcessSet,
+    check_fields,
+    group_names,
+)
 from ringtune.runtime import Runtime, Ticket
 
 WAIT_SLICE_NS = 100_000_000
@@ -71,6 +81,22 @@ class Tickets:
         except TypeError:  # of the binding, which names no field
             check_fields(operation)
             raise
+
+    def submit_group(self, name: str, members: Sequence[Allreduce | Reducescatter]) -> list[Ticket]:
+        """Start operations that run together: when all of them are ready on all ranks.
+
+        Args:
+            name: Of the group, which names its members too.
+            members: They are changed: each is told its name, the group and its size.
+
+        Raises:
+            InvalidArgument: See `submit`; or there are no members.
+        """
+        if not members:
+            raise InvalidArgument(f"group '{name}' has no members, expected at least one")
+        for member, own in zip(members, group_names(name, len(members)), strict=True):
+            member.name, member.group, member.group_size = own, name, len(members)
+        return [self.submit(member) for member in members]
 
     def decide(self, operation: Join | AddProcessSet | RemoveProcessSet) -> int:
         """Submit what all ranks decide together, wait, and return the number decided.

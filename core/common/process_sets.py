@@ -119,11 +119,6 @@ def wire_name(kind: str, name: str | None, process_set: int = 0) -> str:
     return f"{kind}.{name}@set{process_set}" if process_set else f"{kind}.{name}"
 
 
-def group_names(group: str, size: int) -> list[str]:
-    """Return the names on the wire of a group's tensors."""
-    return [f"{group}_{index}of{size}" for index in range(1, size + 1)]
-
-
 def join() -> int:
     """Wait until all ranks have joined, contributing neutral elements meanwhile; return the rank that came last."""
     last = require().decide(Join())

@@ -14,7 +14,6 @@ from ringtune.common.handles import Handles, Pending
 from ringtune.common.process_sets import (
     ProcessSet,
     global_process_set,
-    group_names,
     number_of,
     number_with_root,
     own_rows,
@@ -328,10 +327,10 @@ def reducescatter(
     return result
 
 
-def _operation(wire: str, buffers: Buffers, reduction: Reduction, group: tuple[str, int] = ("", 0)) -> Allreduce:
+def _operation(wire: str, buffers: Buffers, reduction: Reduction) -> Allreduce:
     source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
     return Allreduce(
-        wire, source, target, shape, buffers.number, *reduction[:3], *group, reduction.process_set,
+        wire, source, target, shape, buffers.number, *reduction[:3], process_set=reduction.process_set,
         device=device_of(buffers.source),
     )  # fmt: skip
 
@@ -349,12 +348,8 @@ def _group(members: list[Buffers], name: str | None, reduction: Reduction) -> li
 def _start_group(members: list[Buffers], name: str | None, reduction: Reduction) -> int:
     if not members:
         raise InvalidArgument("grouped_allreduce: got no arrays, expected at least one")
-    now, count = session.require(), len(members)
     base = wire_name("grouped_allreduce", name, reduction.process_set)
-    tickets = [
-        now.submit(_operation(wire, buffers, reduction, (base, count)))
-        for wire, buffers in zip(group_names(base, count), members, strict=True)
-    ]
+    tickets = session.require().submit_group(base, [_operation("", buffers, reduction) for buffers in members])
 
     def finish() -> list[Array]:
         return [one.settle(ticket) for one, ticket in zip(members, tickets, strict=True)]

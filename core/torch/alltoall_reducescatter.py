@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ringtune import session
-from ringtune.common.process_sets import ProcessSet, global_process_set, group_names, number_of, own_rows
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of, own_rows
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.operations import Alltoall, Reducescatter
 from ringtune.torch import devices, handles
@@ -89,9 +89,9 @@ def reducescatter_async(
         HorovodInternalError: Another operation.
     """
     reduction = _reduction(op, (prescale_factor, postscale_factor), process_set)
-    handles.dtype_number(tensor)
-    wire = handles.wire_name("reducescatter", name, reduction.process_set)
-    return handles.register_one(*_start_reducescatter(tensor, wire, reduction, process_set, ("", 0)))
+    operation, kept = _make_reducescatter(tensor, reduction, process_set, "reducescatter")
+    operation.name = handles.wire_name("reducescatter", name, reduction.process_set)
+    return handles.register_one(session.require().submit(operation), kept)
 
 
 @checked
@@ -111,17 +111,8 @@ def grouped_reducescatter_async(
     reduction = _reduction(op, (prescale_factor, postscale_factor), process_set)
     if not tensors:
         raise InvalidArgument("grouped_reducescatter: got no tensors, expected at least one")
-    for tensor in tensors:  # a group that is submitted in part would never run
-        handles.dtype_number(tensor)
-        _check_rows(tensor, "grouped_reducescatter")
-    base = handles.wire_name("grouped_reducescatter", name, reduction.process_set)
-    count = len(tensors)
-    return handles.register_all(
-        [
-            _start_reducescatter(tensor, wire, reduction, process_set, (base, count))
-            for wire, tensor in zip(group_names(base, count), tensors, strict=True)
-        ]
-    )
+    made = [_make_reducescatter(tensor, reduction, process_set, "grouped_reducescatter") for tensor in tensors]
+    return handles.start_group(handles.wire_name("grouped_reducescatter", name, reduction.process_set), made)
 
 
 def _reduction(op: int, factors: tuple[float, float], process_set: ProcessSet) -> Reduction:
@@ -130,23 +121,20 @@ def _reduction(op: int, factors: tuple[float, float], process_set: ProcessSet) -
     return Reduction(op, float(factors[0]), float(factors[1]), number_of(process_set))
 
 
-def _check_rows(tensor: torch.Tensor, what: str) -> None:
+def _make_reducescatter(
+    tensor: torch.Tensor, reduction: Reduction, process_set: ProcessSet, what: str
+) -> tuple[Reducescatter, list[Any]]:
+    """Describe a reducescatter that has no name yet; returns it and what must be kept, as `handles.make_allreduce`."""
+    number = handles.dtype_number(tensor)
     if tensor.dim() == 0:
         raise InvalidArgument(f"{what} of a scalar: it needs at least one dimension to split along")
-
-
-def _start_reducescatter(
-    tensor: torch.Tensor, wire: str, reduction: Reduction, process_set: ProcessSet, group: tuple[str, int]
-) -> tuple[int, list[Any]]:
-    """Submit a reducescatter; returns its ticket, and what must be kept, as `handles.start_allreduce`."""
-    _check_rows(tensor, "reducescatter")
     source = contents(tensor)
     output = handles.new_result(tensor, (own_rows(tensor.shape[0], process_set), *tensor.shape[1:]))
     operation = Reducescatter(
-        wire, source.data_ptr(), output.data_ptr(), tuple(tensor.shape), handles.dtype_number(tensor), *reduction[:3],
-        *group, reduction.process_set, devices.device_of(source),
+        "", source.data_ptr(), output.data_ptr(), tuple(tensor.shape), number, *reduction[:3],
+        process_set=reduction.process_set, device=devices.device_of(source),
     )  # fmt: skip
-    return session.require().submit(operation), [source, output, output]
+    return operation, [source, output, output]
 
 
 def _counts(splits: Splits | None) -> list[int]:

@@ -15,12 +15,11 @@ from ringtune.common import process_sets
 from ringtune.common.process_sets import (
     ProcessSet,
     global_process_set,
-    group_names,
     number_of,
     number_with_root,
 )
 from ringtune.errors import HorovodInternalError, InvalidArgument
-from ringtune.operations import Barrier
+from ringtune.operations import Barrier, group_names
 from ringtune.torch import handles, persistent
 from ringtune.torch.arguments import Average, make_reduction, resolve_op
 from ringtune.torch.checked_calls import check_sparse, checked, checked_with
@@ -313,15 +312,8 @@ def _start_group(
 ) -> int:
     if not tensors:
         raise InvalidArgument("grouped_allreduce: got no tensors, expected at least one")
-    for tensor in tensors:  # a group that is submitted in part would never run
-        handles.dtype_number(tensor)
-    base = handles.wire_name("grouped_allreduce", name, reduction.process_set)
-    return handles.register_all(
-        [
-            handles.start_allreduce(tensor, output, wire, reduction, (base, len(tensors)))
-            for wire, tensor, output in zip(group_names(base, len(tensors)), tensors, outputs, strict=True)
-        ]
-    )
+    made = [handles.make_allreduce(*both, "", reduction) for both in zip(tensors, outputs, strict=True)]
+    return handles.start_group(handles.wire_name("grouped_allreduce", name, reduction.process_set), made)
 
 
 def _start_allgather(tensors: Sequence[torch.Tensor], kind: str, name: str | None, process_set: int) -> int:

@@ -19,7 +19,7 @@ from ringtune.common.handles import Pending as Pending
 from ringtune.common.process_sets import wire_name as wire_name
 from ringtune.common.reductions import Reduction as Reduction
 from ringtune.errors import InvalidArgument
-from ringtune.operations import Allgather, Allreduce, Broadcast
+from ringtune.operations import Allgather, Allreduce, Broadcast, Reducescatter
 from ringtune.torch import devices, persistent
 from ringtune.torch.memory_check import check_target, check_tensor, contents, is_own
 
@@ -91,29 +91,35 @@ def _memory_of(tensor: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor
     return source, output if is_own(output) else torch.empty_like(source)
 
 
-def start_allreduce(
-    tensor: torch.Tensor, output: torch.Tensor, name: str, reduction: Reduction, group: tuple[str, int] = ("", 0)
-) -> tuple[int, list[Any]]:
-    """Submit an allreduce of any strided tensor.
+def make_allreduce(
+    tensor: torch.Tensor, output: torch.Tensor, name: str, reduction: Reduction
+) -> tuple[Allreduce, list[Any]]:
+    """Describe an allreduce of any strided tensor.
 
     Args:
         tensor: What this rank contributes.
         output: Where the result goes; may be the tensor itself.
         name: On the wire.
         reduction: Operation, factors and ranks.
-        group: Name of the group on the wire and number of its members.
 
     Returns:
-        Ticket, and what must be kept; `settle` moves a result that lies in scratch memory.
+        The operation, and what must be kept; `settle` moves a result that lies in scratch memory.
     """
     number = dtype_number(tensor)
     source, target = _memory_of(tensor, output)
     operation = Allreduce(
-        name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, *reduction[:3], *group,
-        reduction.process_set, reduction.wire, devices.device_of(source),
+        name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, *reduction[:3],
+        process_set=reduction.process_set, wire=reduction.wire, device=devices.device_of(source),
     )  # fmt: skip
-    ticket = session.require().submit(operation)
-    return ticket, [source, target, output]
+    return operation, [source, target, output]
+
+
+def start_allreduce(
+    tensor: torch.Tensor, output: torch.Tensor, name: str, reduction: Reduction
+) -> tuple[int, list[Any]]:
+    """Submit an allreduce; returns its ticket, and what must be kept, as `make_allreduce`."""
+    operation, kept = make_allreduce(tensor, output, name, reduction)
+    return session.require().submit(operation), kept
 
 
 def start_broadcast(
@@ -145,10 +151,11 @@ def register_one(ticket: int, kept: list[Any]) -> int:
     return register(Pending([ticket], lambda: settle(ticket, kept), kept))
 
 
-def register_all(started: Sequence[tuple[int, list[Any]]]) -> int:
-    """Enter operations that were started together under one handle."""
-    tickets, keep = [ticket for ticket, _ in started], [kept for _, kept in started]
-    return register(Pending(tickets, lambda: [settle(*one) for one in started], keep))
+def start_group(name: str, made: Sequence[tuple[Allreduce | Reducescatter, list[Any]]]) -> int:
+    """Submit operations as a group and return their one handle."""
+    keep = [kept for _, kept in made]
+    tickets = session.require().submit_group(name, [operation for operation, _ in made])
+    return register(Pending(tickets, lambda: [settle(*one) for one in zip(tickets, keep, strict=True)], keep))
 
 
 def settle(ticket: int, kept: list[Any]) -> torch.Tensor:

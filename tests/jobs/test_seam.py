@@ -64,6 +64,16 @@ def test_a_field_that_the_runtime_cannot_take_is_named(size: int, job: GetJob) -
         assert wrong == []
 
 
+@pytest.mark.parametrize("sizes", [[7], [1, 0, 100_000, 3]])
+def test_a_group_names_its_members(sizes: list[int], job: GetJob) -> None:
+    names = [(f"several_{index}of{len(sizes)}", "several", len(sizes)) for index in range(1, len(sizes) + 1)]
+    assert job(2).run(cases.grouped, sizes=sizes) == [names, names]
+
+
+def test_a_group_without_members_is_refused(job: GetJob) -> None:
+    job(2).run(cases.no_group)
+
+
 def test_a_ticket_that_is_over_is_refused_in_every_way(job: GetJob) -> None:
     (raised,) = job(1).run(cases.follow, ticket=1 << 40)
     words = f"InvalidArgument: Ticket {1 << 40} was not created or has been cleared."

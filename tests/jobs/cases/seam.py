@@ -11,7 +11,7 @@ import numpy as np
 
 from ringtune import operations, session
 from ringtune.errors import InvalidArgument, Mismatch, RingtuneError
-from ringtune.operations import HOST, Operation
+from ringtune.operations import HOST, Allreduce, Operation
 
 FLOAT32, SUM = 7, 1
 
@@ -44,6 +44,29 @@ def refused(faults: list[tuple[str, str, Any]]) -> list[str]:
             said.append(str(error))
     assert now.open_operations == before
     return said
+
+
+def grouped(sizes: list[int]) -> list[tuple[str, str, int]]:
+    """Reduce arrays of these sizes as a group; return how its members are called, after their results were right."""
+    now = session.require()
+    arrays = [np.full(size, now.rank + index, np.float32) for index, size in enumerate(sizes)]
+    members = [Allreduce("", one.ctypes.data, one.ctypes.data, one.shape, FLOAT32, SUM) for one in arrays]
+    for ticket in now.submit_group("several", members):
+        now.wait(ticket)
+        now.release(ticket)
+    for index, one in enumerate(arrays):
+        assert (one == sum(rank + index for rank in range(now.size))).all()
+    return [(one.name, one.group, one.group_size) for one in members]
+
+
+def no_group() -> None:
+    """Submit a group of nothing."""
+    try:
+        session.require().submit_group("nobody", [])
+    except InvalidArgument as error:
+        assert str(error) == "group 'nobody' has no members, expected at least one"
+        return
+    raise AssertionError("a group without members was taken")
 
 
 FOLLOWING: dict[str, tuple[int, ...]] = {
