@@ -20,7 +20,7 @@ from ringtune.config import Config, not_yet_warned
 from ringtune.errors import InvalidArgument, NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.meters.meters import Meters
-from ringtune.operations import Barrier, Range
+from ringtune.operations import Range
 from ringtune.recording import Recording
 from ringtune.runtime import Runtime
 from ringtune.stats import StepStats
@@ -237,18 +237,6 @@ class Session(Tickets):
 
     def lend_runtime(self) -> Runtime:
         """Return the runtime for compiled code that starts persistent collectives (`ringtune.torch.persistent`)."""
-        return self._runtime
-
-    # Earlier names, which `tuner/` goes by.
-    submit_allreduce = Tickets.submit
-
-    def submit_barrier(self, name: str) -> int:
-        """Start a barrier."""
-        return self.submit(Barrier(name))
-
-    @property
-    def runtime(self) -> Any:
-        """The runtime itself."""
         return self._runtime
 
     def require_home(self) -> None:

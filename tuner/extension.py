@@ -163,7 +163,7 @@ def open_tuner(session: Session) -> TunerExtension | None:
     setup, options = Setup(space, describe_job(session, space), storage), online_options(config, session.size)
 
     def begin(before: ResultRecord | None) -> tuple[OnlineTuner, Advisor]:
-        trace = WarmupTrace(session.runtime, run, _say)
+        trace = WarmupTrace(session, run, _say)
         trace.begin()
         advisor = ProcessAdvisor(setup)
         return OnlineTuner(space, advisor, options, trace.end, before), advisor
@@ -174,9 +174,9 @@ def open_tuner(session: Session) -> TunerExtension | None:
 def surroundings(session: Session) -> Surroundings:
     """Return where the job runs; ranks of one host with transport TCP count as one host each."""
     if session.config.transport == "tcp":
-        return Surroundings(hosts=session.size, local=1, by_nccl=session.runtime.uses_nccl)
+        return Surroundings(hosts=session.size, local=1, by_nccl=session.uses_nccl)
     hosts = Counter(session.hosts)
-    return Surroundings(hosts=len(hosts), local=max(hosts.values()), by_nccl=session.runtime.uses_nccl)
+    return Surroundings(hosts=len(hosts), local=max(hosts.values()), by_nccl=session.uses_nccl)
 
 
 def space_of(config: Config, default: Knobs, place: Surroundings | None = None) -> Space:

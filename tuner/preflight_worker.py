@@ -20,7 +20,7 @@ import numpy as np
 
 from ringtune import session
 from ringtune.config import Config
-from ringtune.operations import Allreduce
+from ringtune.operations import Allreduce, Barrier
 from ringtune.session import Session
 
 MARK = "RINGTUNE_PREFLIGHT "
@@ -44,7 +44,7 @@ def main(seconds: str) -> None:
         "rank": current.rank,
         "host": current.hosts[current.rank],
         "local_rank": current.local_rank,
-        "transports": list(current.runtime.transports),
+        "transports": list(current.transports),
     }
     if current.cross_size > 1:
         told["link"] = _measure_link(current, config, float(seconds))
@@ -64,7 +64,7 @@ def main(seconds: str) -> None:
 
 def _meet(current: Session, name: str) -> None:
     if current.size > 1:
-        ticket = current.submit_barrier(f"preflight.{name}")
+        ticket = current.submit(Barrier(f"preflight.{name}"))
         current.wait(ticket)
         current.release(ticket)
 
@@ -201,7 +201,7 @@ def _time_allreduce(current: Session, size: int, seconds: float) -> dict[str, An
 
 
 def _reduce(current: Session, operation: Allreduce) -> None:
-    ticket = current.submit_allreduce(operation)
+    ticket = current.submit(operation)
     current.wait(ticket)
     current.release(ticket)
 

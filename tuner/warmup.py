@@ -11,44 +11,43 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from ringtune import layout, native
+from ringtune import layout
 from ringtune.errors import RingtuneError
 from ringtune.output_file import make_private
 
 
 class Recorder(Protocol):
-    """What of the native runtime is used."""
+    """What of a session is used."""
 
     @property
     def recording(self) -> bool: ...
 
-    def start_timeline(self, path: str) -> None: ...
+    def start_part(self, path: str) -> None: ...
 
-    def stop_timeline(self) -> None: ...
+    def stop_part(self) -> None: ...
 
 
 class WarmupTrace:
     """Records from `begin` until `end`.
 
     Args:
-        runtime: The session's runtime.
+        session: The session.
         run: The run folder.
         say: Receives a sentence when the recording fails.
     """
 
-    def __init__(self, runtime: Recorder, run: Path, say: Callable[[str], None]) -> None:
-        self._runtime, self._say = runtime, say
+    def __init__(self, session: Recorder, run: Path, say: Callable[[str], None]) -> None:
+        self._session, self._say = session, say
         self._part = layout.tuning_journal(run).with_name(f"{layout.rank_stem(0)}.json")
         self._mine = False
 
     def begin(self) -> None:
         """Start recording, unless a timeline is being recorded already; does without when that fails."""
-        if self._runtime.recording:
+        if self._session.recording:
             return
         try:
             make_private(self._part.parent)
-            with native.translated():
-                self._runtime.start_timeline(str(self._part))
+            self._session.start_part(str(self._part))
         except (OSError, RingtuneError) as error:
             self._without(error)
             return
@@ -60,8 +59,7 @@ class WarmupTrace:
             return ""
         self._mine = False
         try:
-            with native.translated():
-                self._runtime.stop_timeline()
+            self._session.stop_part()
         except RingtuneError as error:
             self._without(error)
             return ""

@@ -35,24 +35,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-class FakeRuntime:
-    """Records nothing, but says that it does: from the beginning, as where the user records a timeline himself."""
-
-    def __init__(self) -> None:
-        self.recording = True
-        self.parts: list[str] = []
-
-    def start_timeline(self, path: str) -> None:
-        self.recording = True
-        self.parts.append(path)
-
-    def stop_timeline(self) -> None:
-        self.recording = False
-
-    def uses_nccl(self) -> bool:
-        return False
-
-
 class FakeSession:
     """What the tuner needs of a session."""
 
@@ -64,11 +46,23 @@ class FakeSession:
         self.run = SimulatedRun(SMALL, Noise(0.01), BAD, 1)
         self.knobs = BAD
         self.refuses = False
-        self.runtime = FakeRuntime()
+        # Nothing is recorded, but from the beginning it is said to be: as where the user records a timeline himself.
+        self.recording = True
+        self.parts: list[str] = []
         self._folder = folder
 
     def ensure_run_folder(self) -> Path:
         return self._folder
+
+    def start_part(self, path: str) -> None:
+        self.recording = True
+        self.parts.append(path)
+
+    def stop_part(self) -> None:
+        self.recording = False
+
+    def uses_nccl(self) -> bool:
+        return False
 
     def propose_knobs(self, knobs: Knobs) -> int:
         if self.refuses:
@@ -117,12 +111,12 @@ def test_steps_that_the_script_marks_after_all_are_tuned_anew(tmp_path: Path) ->
 def test_without_a_timeline_of_the_warm_up_the_reason_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: FakeRuntime, path: str) -> None:
+    def full(self: FakeSession, path: str) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(FakeRuntime, "start_timeline", full)
+    monkeypatch.setattr(FakeSession, "start_part", full)
     session = FakeSession(tmp_path)
-    session.runtime.recording = False
+    session.recording = False
     opened(session).on_close()
     said = capsys.readouterr().err
     assert (
@@ -170,14 +164,14 @@ def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
 @pytest.mark.slow
 def test_the_warm_up_is_recorded_unless_the_user_records(tmp_path: Path) -> None:
     session = FakeSession(tmp_path, RINGTUNE_AUTOTUNE_MAX_TRIALS="1")
-    session.runtime.recording = False
+    session.recording = False
     tuner = opened(session)
-    assert session.runtime.parts == [str(tmp_path / "tuning" / "rank-00000.json")] and session.runtime.recording
+    assert session.parts == [str(tmp_path / "tuning" / "rank-00000.json")] and session.recording
     train(session, tuner)
-    assert not session.runtime.recording
+    assert not session.recording
     session = FakeSession(tmp_path, RINGTUNE_AUTOTUNE_MAX_TRIALS="1")
     train(session, opened(session))
-    assert session.runtime.parts == [] and session.runtime.recording
+    assert session.parts == [] and session.recording
 
 
 @pytest.mark.slow
