@@ -73,8 +73,9 @@ def read_profile(folder: Path, name: str) -> Workload:
 def workloads(folder: Path | None) -> dict[str, Workload]:
     """The three networks at the speed of the published GPU; of Inception V3, without a folder of all, only sizes."""
     found = {name: evenly(model_sizes(name), BATCH / rate * 1e9, name) for name, rate in ALONE.items()}
-    for name in ("resnet101", "vgg16") if folder is not None else ():
-        found[name] = read_profile(folder, name).lasting(found[name].compute_ns)
+    if folder is not None:
+        for name in ("resnet101", "vgg16"):
+            found[name] = read_profile(folder, name).lasting(found[name].compute_ns)
     return found
 
 

@@ -102,7 +102,7 @@ class Meters:
         """Write where this rank stands when it does not get on, or is ended; training goes on where that fails."""
         from ringtune.meters.stack_log import StackLog
 
-        config, traffic = self._session.config, self._session.runtime.traffic
+        config, traffic = self._session.config, self._session.traffic
         try:
             self._stacks = StackLog(run, self._session.rank, config.stall_warning_ns, traffic)
         except RingtuneError as error:
