@@ -22,8 +22,9 @@ from ringtune.bootstrap.interfaces import address_of
 from ringtune.errors import ConfigError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.output_file import expanded
+from ringtune.output_variables import DETAILS
 from ringtune.variable import FORMER_NAMES, PREFIX, TWIN_PREFIX, Variable, current_name, without_password
-from ringtune.variables import CASTS, DETAILS, VARIABLES
+from ringtune.variables import CASTS, VARIABLES
 
 FEWEST_SECRET_CHARACTERS = 16
 """Of a job's secret; 32 hexadecimal digits are as many bits as anybody needs."""

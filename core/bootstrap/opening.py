@@ -21,8 +21,9 @@ from ringtune.config import Config
 from ringtune.elastic import membership
 from ringtune.errors import ConfigError, InvalidArgument
 from ringtune.gpu import nccl, ring
+from ringtune.output_variables import LOG_LEVELS
 from ringtune.session import JobContext, Session
-from ringtune.variables import GPU_DATA_PATHS, LOG_LEVELS, OVERLAPS, TRANSPORTS
+from ringtune.variables import GPU_DATA_PATHS, OVERLAPS, TRANSPORTS
 
 T = TypeVar("T")
 

@@ -11,7 +11,8 @@ import click
 
 from ringtune.alias.horovod_variables import reading
 from ringtune.output_file import expanded
-from ringtune.variables import DETAILS, LOG_LEVELS, TRANSPORTS, VARIABLES
+from ringtune.output_variables import DETAILS, LOG_LEVELS
+from ringtune.variables import TRANSPORTS, VARIABLES
 
 _MIB = 1 << 20
 AT_LEAST_0 = click.IntRange(min=0)
