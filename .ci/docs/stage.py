@@ -18,6 +18,7 @@ GUIDES = (
     "faq",
 )  # fmt: skip
 LAYERS = ("core", "timeline", "tuner", "dashboard", "native", "benchmarks", "tests")
+MORE = ("core/launch/SECURITY", "native/DESIGN", "benchmarks/examples/README")
 # Module: names that another module's page describes.
 MODULES = {
     "ringtune": "RingtuneError, range, run",
@@ -89,7 +90,7 @@ def main() -> None:
     contents = [
         toctree("Guides", [f"{GUIDE}/README", *(f"{GUIDE}/{name}" for name in GUIDES)]),
         toctree("Reference", [f"api/{module}" for module in MODULES]),
-        toctree("Layers", [*(f"{name}/README" for name in LAYERS), "native/DESIGN", "benchmarks/examples/README"]),
+        toctree("Layers", [*(f"{name}/README" for name in LAYERS), *MORE]),
     ]
     write("index.md", "\n".join([root, *contents]))
 

@@ -188,7 +188,6 @@ def test_given_settings_as_json(config: Read) -> None:
     )
     assert found.as_dict() == {
         "RINGTUNE_CYCLE_TIME": 2_000_000,
-        "RINGTUNE_STORE": "a:1",
         "RINGTUNE_THREAD_AFFINITY": [1, 2],
         "RINGTUNE_TIMELINE": "t.json",
     }

@@ -276,6 +276,9 @@ def test_library_sees_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     class Store:
         port = 1
 
+        def refuse_waiting(self, reason: str) -> None:
+            pass
+
         def close(self) -> None:
             pass
 
