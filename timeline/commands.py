@@ -59,7 +59,11 @@ def read_counted(source: tuple[Path, ...], steps: str | None, all_steps: bool) -
     Raises:
         RingtuneError: Nothing is there, or not in these steps.
     """
-    trace = read_source(source, steps)
+    return without_startup(read_source(source, steps), steps, all_steps)
+
+
+def without_startup(trace: Trace, steps: str | None, all_steps: bool) -> Counted:
+    """Return a trace that was read without its start-up, unless the steps are chosen or all are asked for."""
     return Counted(trace, None) if all_steps or steps is not None else counted(trace)
 
 

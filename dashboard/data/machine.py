@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from ringtune import layout
 from ringtune.dashboard.data.files import Unreadable, integer, read_document, read_tail, text
 from ringtune.dashboard.data.runs import RunInfo, rank_files
+from ringtune.timeline.doctor.failure import LOG_BYTES, LOG_LINES
 
 RANK_LIMIT = 4096
-LOG_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def last_words(run: RunInfo) -> dict[int, list[str]]:
     found = {}
     for rank, path in sorted(rank_files(run.path, run.path / layout.LOGS_FOLDER, ".log").items())[:64]:
         try:
-            content, _ = read_tail(run.path, path, 16 * 2**10)
+            content, _ = read_tail(run.path, path, LOG_BYTES)
         except Unreadable:
             continue
         lines = [text(line) for line in content.decode("utf-8", "replace").splitlines() if line.strip()]

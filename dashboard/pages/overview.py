@@ -12,7 +12,6 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html,
 from ringtune.dashboard.components import card, drawn_store, empty, facts, graph, problems, shown, stat, stats, table
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import failure, steps
-from ringtune.dashboard.data.failure import Failure
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.runs import RunInfo
@@ -26,6 +25,7 @@ from ringtune.dashboard.pages.stragglers_verdict import opening
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import count, duration, number, percent, size
+from ringtune.timeline.doctor.failure import Failure
 
 
 def layout(_context: Context, _route: Route) -> html.Div:

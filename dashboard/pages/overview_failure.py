@@ -8,9 +8,9 @@ import dash_mantine_components as dmc
 from dash import html
 
 from ringtune.dashboard.components import table
-from ringtune.dashboard.data.failure import Failure, RankEnd
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.units import count
+from ringtune.timeline.doctor.failure import Failure, RankEnd
 
 LISTED = 8
 """Ranks in the table: those at fault first."""
@@ -28,8 +28,10 @@ def ending(run: RunInfo, found: Failure | None) -> list[dmc.Alert]:
 
 
 def _content(found: Failure) -> list[Any]:
-    said = [sentence for sentence in (found.headline, f"{found.action}." if found.action else "") if sentence]
-    parts: list[Any] = [dmc.Text(" ".join(said), size="sm", fw=600)] if said else []
+    said = found.words()
+    parts: list[Any] = [dmc.Text(said, size="sm", fw=600)] if said else []
+    if found.hang:
+        parts.append(html.Pre("\n".join(found.hang), className="rt-log"))
     ends = found.ranks[:LISTED]
     if any(end.collective or end.error or end.stood for end in ends):
         rows = [_row(end, blamed=end.rank in found.blamed) for end in ends]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ from ringtune.dashboard.data.runs import RunInfo, read_run
 from ringtune.dashboard.data.timeline import trace
 from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.pages.overview_failure import ending
+from ringtune.timeline.analysis.steps import counted
+from ringtune.timeline.doctor.diagnosis import diagnose
+from ringtune.timeline.doctor.failure import failure as explained
+from ringtune.timeline.inputs import load
+from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import Instant
 from ringtune.timeline.synthetic.generate import Schedule
 from tests.dashboard.folders import change
@@ -22,6 +28,7 @@ ENDED = "# 2026-11-27 01:41:39: the script ended by an error\nTraceback (most re
 OWN = ENDED + '  File "/job/train.py", line 6, in load_batch\n    raise ValueError("bad")\nValueError: bad sample 17\n'
 LIBRARY = '  File "/v/lib/python3.11/site-packages/torch/x.py", line 9, in step\n    raise failure\n'
 LOST = ENDED + '  File "/job/train.py", line 9, in <module>\n' + LIBRARY + "ringtune.errors.PeerLost: rank 1 is gone\n"
+TIMEOUT = LOST.replace("PeerLost: rank 1 is gone", "Timeout: waited for rank 2")
 QUIET = '# 2026-11-27 01:41:37: no operation finished for 60 s\n  File "/job/train.py", line 7, in <module>\n'
 TERMINATED = """
 Thread 0x00007f17 (most recent call first):
@@ -77,7 +84,7 @@ def test_an_error_of_a_ranks_own_is_the_cause_and_where_it_stood_the_action(run:
 
 
 def test_who_did_not_come_is_missing_and_stood_where_the_signal_met_it(run: Path) -> None:
-    told(run, {0: LOST.replace("PeerLost: rank 1 is gone", "Timeout: waited for rank 2"), 2: QUIET + TERMINATED})
+    told(run, {0: TIMEOUT, 2: QUIET + TERMINATED})
     found = failed(run, stall(10**15, 2))
     assert found.headline == "Rank 2 did not come to fc.weight after step 4: the others waited 60 s."
     assert (found.action, found.blamed) == ("Look at data.py line 5 (read)", (2,))
@@ -124,3 +131,26 @@ def test_a_running_job_hangs_when_a_rank_is_missing_or_none_gets_on(run: Path) -
     told(run, dict.fromkeys(range(3), QUIET))
     found = failure.data(live, index_of(run))
     assert found is not None and found.headline == "No rank finishes an operation."
+
+
+@pytest.mark.parametrize(
+    ("first", "code", "stacks", "late", "said"),
+    [
+        (0, 1, {0: LOST, 1: OWN, 2: LOST}, (), "Rank 1 ended by ValueError: bad sample 17. Look at train.py line 6"),
+        (0, 1, {0: TIMEOUT, 1: TIMEOUT, 2: QUIET + TERMINATED}, (2,), "Rank 2 did not come to fc.weight after step 4"),
+        (1, 137, {0: LOST, 2: TERMINATED}, (), "Rank 1 on node1 ended with code 137 after 3.0 s, and left no error"),
+    ],
+    ids=["crash", "hang", "killed"],
+)
+def test_the_page_and_the_doctor_say_the_same(
+    run: Path, first: int, code: int, stacks: dict[int, str], late: tuple[int, ...], said: str
+) -> None:
+    change(run, failure={"rank": first, "host": "node1", "exit_code": code, "after_s": 3.0, "last_lines": []})
+    told(run, stacks)
+    instants = [stall(10**15, *late)] if late else []
+    trace = dataclasses.replace(load(run), instants=tuple(instants))
+    found = diagnose(counted(trace), Run(run), explained(Run(run), trace), None)
+    assert found.headline.startswith(said)
+    info = read_run("crash", run)
+    assert found.failure == failure.data(info, index_of(run, *instants))
+    assert found.headline in json.dumps(ending(info, found.failure)[0].to_plotly_json(), default=str)

@@ -229,9 +229,9 @@ def test_the_doctor_names_the_rank_that_failed_and_where_the_others_stood(tmp_pa
     (folder,) = (tmp_path / "runs").iterdir()
     found = read(tmp_path, "doctor", source=folder)
     failed = found["failure"]
-    assert (failed["rank"], failed["missing"]) == (1, [1])
-    assert failed["last_lines"][-1] == "ValueError: planted in step 8"
-    assert found["headline"].startswith("the run failed: rank 1 on localhost ended with code 1 after ")
-    stood = {one["rank"]: one for one in failed["collectives"]}
-    assert "rank 1 has shut down" in stood[0]["error"] and stood[1]["error"] == ""
-    assert stood[0]["step"] in (7, 8) and "weight" in stood[0]["tensor"]
+    assert (failed["ranks"][0]["rank"], failed["blamed"]) == (1, [1])
+    assert failed["ranks"][0]["lines"][-1] == "ValueError: planted in step 8"
+    assert found["headline"].startswith("Rank 1 on localhost ended with code 1 after ")
+    stood = {one["rank"]: one for one in failed["ranks"]}
+    assert "rank 1 has shut down" in stood[0]["error"] and stood[1]["own"] and not stood[0]["own"]
+    assert stood[0]["step"] in (7, 8) and "weight" in stood[0]["collective"] and stood[1]["stood"]

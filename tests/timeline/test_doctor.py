@@ -157,19 +157,19 @@ def test_a_failed_run_says_who_failed_with_what_and_where_each_rank_stood(tmp_pa
         tmp_path, rank=1, host="node1", exit_code=1, after_s=8.25, last_lines=["Traceback", "ValueError: x"]
     )
     found = failure(run, failed_trace(stall=False, errors=(0, 2)))
-    assert found is not None and (found.rank, found.missing) == (1, (1,))
-    said = found.headline()
-    assert said.startswith("the run failed: rank 1 on node1 ended with code 1 after 8.2 s: ValueError: x. Look at")
-    first = found.collectives[0].sentence()
-    assert first.startswith("rank 0 finished ") and first.endswith(" of step 4; then: grad.7 fails on rank 0")
-    assert [one.rank for one in found.collectives] == [0, 1, 2] and found.collectives[1].error == ""
+    assert found is not None and found.blamed == (1,)
+    assert found.words().startswith("Rank 1 on node1 ended with code 1 after 8.2 s: ValueError: x. Look at")
+    second = found.ranks[1].sentence()
+    assert second.startswith("rank 0 finished ") and second.endswith(" of step 4; then: grad.7 fails on rank 0")
+    assert [(one.rank, one.own) for one in found.ranks] == [(1, True), (0, False), (2, False)]
 
 
 @pytest.mark.parametrize(("stall", "errors", "missing"), [(True, (0, 1), (2,)), (False, (0,), (1, 2)), (False, (), ())])
 def test_who_is_missing(stall: bool, errors: tuple[int, ...], missing: tuple[int, ...], tmp_path: Path) -> None:
     found = failure(failed_run(tmp_path), failed_trace(stall=stall, errors=errors))
-    assert found is not None and found.missing == missing
-    assert ("did not come to a collective" in found.headline()) == bool(missing)
+    assert found is not None and found.blamed == missing
+    assert ("did not come to grad.7 after step 4" in found.headline) == stall
+    assert ("left no error while the others lost it" in found.headline) == (bool(missing) and not stall)
 
 
 @pytest.mark.parametrize(

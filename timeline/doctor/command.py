@@ -8,12 +8,12 @@ import click
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
-from ringtune.timeline.analysis.steps import Counted
-from ringtune.timeline.commands import analysis, read_counted, show, sources
+from ringtune.timeline.commands import analysis, read_source, show, sources, without_startup
 from ringtune.timeline.doctor.diagnosis import diagnose
 from ringtune.timeline.doctor.failure import failure
 from ringtune.timeline.doctor.page import WIDTH, doctor_view
 from ringtune.timeline.runs.run import Run
+from ringtune.timeline.spans import Trace
 
 
 @click.command("doctor")
@@ -26,21 +26,27 @@ def doctor_command(
     """Print the whole story of a run on one page.
 
     What to do first; health of the recording; start-up and steps; where the time goes; who is late, why, and what it
-    costs; what tuning or another network would give. Of a failed run: which rank, its last lines, and the last
-    collective of every rank. Takes what the other analyses take.
+    costs; what tuning or another network would give. Of a run that failed or hangs: which rank is at fault, its last
+    lines, and of every rank its last collective and where in Python it stood. Takes what the other analyses take.
     """
     run = Run(source[0]) if len(source) == 1 and source[0].is_dir() and layout.is_run(source[0]) else None
-    what = _read(source, run, steps, all_steps)
-    failed = failure(run, None if what is None else what.trace) if run is not None else None
+    trace = _read(source, run, steps)
+    failed = failure(run, trace) if run is not None else None  # what is of no step tells how it ended, too
+    what = None if trace is None else without_startup(trace, steps, all_steps)
     found = diagnose(what, run, failed, context.obj)
     show(found.to_json(), lambda: doctor_view(found), as_json, widest=WIDTH)
 
 
-def _read(source: tuple[Path, ...], run: Run | None, steps: str | None, all_steps: bool) -> Counted | None:
+def _read(source: tuple[Path, ...], run: Run | None, steps: str | None) -> Trace | None:
     """Load the trace; None for a run that left none, of which step logs or its end tell something all the same."""
     try:
-        return read_counted(source, steps, all_steps)
+        return read_source(source, steps)
     except RingtuneError:
-        if run is None or run.timeline is not None or run.parts or not (run.steps or run.status == "failed"):
+        if (
+            run is None
+            or run.timeline is not None
+            or run.parts
+            or not (run.steps or run.stacks or run.status == "failed")
+        ):
             raise
         return None

@@ -43,7 +43,7 @@ class Diagnosis:
 
     Attributes:
         headline: What to know first, and one action.
-        failure: How a failed run ended.
+        failure: How a run failed, or why it hangs.
         summary: Health of the recording, and steps.
         startup: What is left out.
         steps: Of the job without its start-up; of a run without a timeline by its step logs.
@@ -93,7 +93,7 @@ def diagnose(found: Counted | None, run: Run | None, failed: Failure | None, for
     Args:
         found: Its trace without the start-up; None where it has none.
         run: Its folder; None where files were named.
-        failed: How it ended, if it failed.
+        failed: How it failed, or why it hangs, if it does.
         foresee: The model; None where there is none.
     """
     tuning = run.tuning.result if run is not None else None
@@ -121,7 +121,7 @@ def diagnose(found: Counted | None, run: Run | None, failed: Failure | None, for
     asked = foresee if whole and failed is None else None
     seen = known("predictions", lambda: asked(trace, name)) if asked is not None else None
     causes = sorted(path.causes.items(), key=lambda one: -one[1]) if path is not None else []
-    first = failed.headline() if failed is not None else headline(trace, late)
+    first = failed.words() if failed is not None else headline(trace, late)
     return Diagnosis(
         headline=first or "the trace says neither who was late nor who waited: record with ringtune run --timeline",
         failure=failed,
@@ -139,7 +139,7 @@ def diagnose(found: Counted | None, run: Run | None, failed: Failure | None, for
 
 
 def _without_trace(run: Run | None, failed: Failure | None, tuning: TuningResult | None) -> Diagnosis:
-    first = failed.headline() if failed is not None else f"{UNKNOWN_TRACE}: record one with ringtune run --timeline"
+    first = failed.words() if failed is not None else f"{UNKNOWN_TRACE}: record one with ringtune run --timeline"
     return Diagnosis(
         headline=first,
         failure=failed,

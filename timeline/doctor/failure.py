@@ -1,165 +1,303 @@
-"""Why a run failed, as far as its folder holds it: which rank, its last words, and where every rank stood."""
+"""Why a run failed, or hangs, as far as its folder holds it: the rank at fault, and where every rank stood.
+
+Whoever explains a run reads its texts as far as it trusts them, and gives them to `explain`: one verdict for all.
+"""
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import ringtune.errors
 from ringtune.timeline.runs.run import Run
-from ringtune.timeline.spans import SpanTable, Trace
+from ringtune.timeline.spans import MOST_RANKS, Instant, SpanTable, Trace, empty_table
 from ringtune.timeline.units import ranks_text
 from ringtune.timeline.vocabulary import ERROR, STALL, Stage
 
-LAST_LINES = 8
+LOG_LINES = 20
+"""Last lines of what a rank printed that are looked at."""
+LOG_BYTES, STACK_BYTES = 16 * 2**10, 64 * 2**10
+"""What is read of the end of a rank's log and of its stacks."""
 _INTERRUPTED = frozenset(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
 """Exit codes of a job that somebody ended."""
-_TAIL_BYTES = 4096
+_PRINTED = "what it printed (ringtune run --logs keeps it)"
+_OWN = str(Path(ringtune.errors.__file__).parent)
+_FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<|/ringtune/")
+_BLOCK = re.compile(r"^(?=# |Thread 0x|Current thread 0x|Traceback )", re.MULTILINE)
+_FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>.+)$', re.MULTILINE)
+_ERROR = re.compile(r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Interrupt)|(?:\w+\.)+[A-Z]\w*)(?::\s|$)")
+"""The last line of a traceback: a class that is called an error, or stands in a module."""
+_CONSEQUENCE = re.compile(
+    r"\b(?:PeerLost|ShutDown|Timeout|DistBackendError|HorovodInternalError|KeyboardInterrupt)\b"
+    r"|Connection (?:closed|reset) by peer"
+)
+"""Errors by which ranks end because another one did, or did not come, or because somebody ended the job."""
 
 
 @dataclass(frozen=True)
-class LastCollective:
-    """Where a rank stood at the end of its recording.
+class RankEnd:
+    """What the run folder holds of a rank's end; texts are empty and ``step`` is -1 where it holds nothing.
 
     Attributes:
-        rank: The rank.
-        tensor: First tensor of the last collective that it finished; "" where it recorded none.
-        step: Of that collective; -1 where it is not known.
-        error: What the runtime said of the first operation that failed on it; "" where none did.
+        error: The last line of the error that ended it, else what the runtime said of its first failed operation.
+        own: Whether that error is its own, and does not follow from what another rank did.
+        collective: First tensor of the last collective that it finished.
+        step: The step of that collective.
+        stood: Where in the user's Python it stood.
+        lines: Its last lines: of its standard error as the launcher kept it, else of its log, else its newest stack.
     """
 
     rank: int
-    tensor: str
-    step: int
-    error: str
+    error: str = ""
+    own: bool = False
+    collective: str = ""
+    step: int = -1
+    stood: str = ""
+    lines: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """Return it in words, for example ``rank 0: finished allreduce.bias of step 25; then: ...``."""
+        """Return it in words, for example ``rank 0 finished allreduce.bias of step 25; then: ...``."""
         step = f" of step {self.step}" if self.step >= 0 else ""
-        done = f"finished {self.tensor}{step}" if self.tensor else "finished no collective"
-        return f"rank {self.rank} {done}" + (f"; then: {self.error}" if self.error else "")
+        done = f"finished {self.collective}{step}" if self.collective else "finished no collective"
+        stood = f"; stood in {self.stood}" if self.stood else ""
+        return f"rank {self.rank} {done}" + (f"; then: {self.error}" if self.error else "") + stood
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How a failed run ended.
+    """How a run failed, or why it hangs.
 
     Attributes:
-        rank: The rank that failed first; None where nothing says it.
-        how: Its host, exit code and moment in words; "" where they are not known.
-        last_lines: Of its standard error, else of its log.
-        collectives: The last one of every rank that left a recording.
-        missing: Ranks for which others waited in vain.
+        headline: One sentence: which rank, and what it did or did not; empty where the folder does not say.
+        action: What to look at or to do first; empty where nothing is known.
+        blamed: The ranks at fault.
+        ranks: The ranks, those at fault first.
+        first: Which rank the launcher saw end first, and how; empty where none did.
         hang: What dumps of a flight recorder say of it, in sentences.
     """
 
-    rank: int | None
-    how: str
-    last_lines: tuple[str, ...]
-    collectives: tuple[LastCollective, ...]
-    missing: tuple[int, ...]
-    hang: tuple[str, ...]
+    headline: str
+    action: str
+    blamed: tuple[int, ...]
+    ranks: tuple[RankEnd, ...]
+    first: str = ""
+    hang: tuple[str, ...] = ()
 
-    def headline(self) -> str:
-        """Return which rank failed, with what, and one action."""
-        if self.hang:
-            return f"{self.hang[0]}: look at where it stands in Python below"
-        cause = f": {self.last_lines[-1].strip()}" if self.last_lines else ""
-        if self.rank is not None:
-            look = "its last lines below" if self.last_lines else "what it printed (ringtune run --logs keeps it)"
-            return f"the run failed: rank {self.rank}{self.how}{cause}. Look at {look}"
-        if self.missing:
-            who = f"{'rank' if len(self.missing) == 1 else 'ranks'} {ranks_text(self.missing)}"
-            return f"the run failed: {who} did not come to a collective of the others. Look at what it printed"
-        return f"the run failed{self.how}{cause}. Run it again with ringtune run --logs --timeline to see which rank"
+    def words(self) -> str:
+        """Return the headline and the action."""
+        return " ".join(filter(None, (self.headline, f"{self.action}." if self.action else "")))
+
+
+@dataclass(frozen=True)
+class _Missing:
+    """A collective that some ranks did not come to, as the last stall says."""
+
+    tensor: str
+    ranks: tuple[int, ...]
+    waited_s: float
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """The rank that the launcher saw end first, how, and its last lines; -1 and empty where it saw none."""
+
+    rank: int
+    how: str
+    lines: tuple[str, ...]
+
+    @staticmethod
+    def of(said: Mapping[str, Any], code: object) -> _Launcher:
+        code, host, after_s = said.get("exit_code", code), said.get("host"), said.get("after_s")
+        place = f" on {host}" if isinstance(host, str) and host else ""
+        ended = f" ended with code {code}" if isinstance(code, int) else ""
+        moment = f" after {after_s:.1f} s" if isinstance(after_s, int | float) else ""
+        return _Launcher(max(-1, _whole(said.get("rank"), -1)), place + ended + moment, _texts(said.get("last_lines")))
 
 
 def failure(run: Run, trace: Trace | None) -> Failure | None:
-    """Return how a failed run ended; None for a run that did not fail, or that somebody ended.
+    """Return how a run failed, or why it hangs; None for a run that ends well, or that somebody ended.
 
     Args:
         run: Its folder.
         trace: What its ranks recorded, where that can be read.
     """
-    if run.status != "failed":
+    if run.status not in ("failed", "running"):
         return None
-    said = run.document.get("failure")
-    said = said if isinstance(said, Mapping) else {}
-    if not said and run.exit_code in _INTERRUPTED:
+    stacks = {rank: _tail(path, STACK_BYTES) for rank, path in run.stacks.items()}
+    printed = {rank: _tail(path, LOG_BYTES).splitlines() for rank, path in run.logs.items()}
+    spans, instants, size = (trace.spans, trace.instants, trace.size) if trace else (empty_table(), (), 0)
+    size, running = min(max(run.size, size), MOST_RANKS), run.status == "running"
+    found = explain(run.document, stacks, printed, spans, instants, size, running=running)
+    return found if found is not None and found.headline else None
+
+
+def explain(
+    document: Mapping[str, Any],
+    stacks: Mapping[int, str],
+    printed: Mapping[int, Sequence[str]],
+    spans: SpanTable,
+    instants: Sequence[Instant],
+    size: int,
+    *,
+    running: bool,
+) -> Failure | None:
+    """Return how a run failed, or why a running one hangs; None for a running one that gets on.
+
+    Args:
+        document: Its ``run.json``.
+        stacks: What ranks wrote of their stacks.
+        printed: The last lines that ranks printed.
+        spans: What they recorded, on the job's clock.
+        instants: Rare events that they recorded, on the same clock.
+        size: Ranks, from 0 on, of which all of this was read: one without an error among them has left none.
+        running: Whether it runs.
+    """
+    said, imported, code = (document.get(key) for key in ("failure", "imported", "exit_code"))
+    interrupted = not said and _whole(code, 0) in _INTERRUPTED
+    seen = _Launcher.of(said if isinstance(said, Mapping) else {}, None if interrupted else code)
+    missing = _missing(spans, instants)
+    if running and not (any(stacks.values()) and (missing or len(stacks) == size)):
         return None
-    rank = said.get("rank")
-    rank = rank if isinstance(rank, int) and not isinstance(rank, bool) else None
-    collectives = tuple(_last_collectives(trace)) if trace is not None else ()
-    imported = run.document.get("imported")
-    hang = imported.get("hang") if isinstance(imported, Mapping) else None
-    return Failure(
-        rank=rank,
-        how=_how(said, run.exit_code),
-        last_lines=_last_lines(run, rank, said),
-        collectives=collectives,
-        missing=_missing(trace, collectives) if trace is not None else (),
-        hang=tuple(map(str, hang)) if isinstance(hang, list) else (),
-    )
+    failed, last = _failed_operations(instants), _last(spans)
+    told = {**printed, **({seen.rank: seen.lines} if seen.lines else {})}
+    ends = {
+        rank: _end(rank, stacks.get(rank, ""), told.get(rank, []), failed.get(rank, ""), last.get(rank, ("", -1)))
+        for rank in sorted({*range(size), *stacks, *told, *last, *failed, seen.rank} - {-1})
+    }
+    silent = [end for end in ends.values() if not end.error and end.rank < size]
+    if interrupted or len(silent) == len(ends):
+        silent = []
+    blamed, headline = _verdict(ends, silent, missing, seen, running=running)
+    action = _action([ends[rank] for rank in blamed if rank in ends], unknown=bool(headline) and not running)
+    hang = _texts(imported.get("hang")) if isinstance(imported, Mapping) else ()
+    if hang:
+        headline, action = f"{hang[0]}: look at where it stands in Python below", ""
+    ranks = tuple(sorted(ends.values(), key=lambda end: (end.rank not in blamed, end.rank)))
+    first = f"rank {seen.rank}{seen.how}" if seen.rank >= 0 else ""
+    return Failure(headline, action, blamed, ranks, first, hang)
 
 
-def _how(said: Mapping[str, Any], code: int | None) -> str:
-    host, after_s = said.get("host"), said.get("after_s")
-    code = said.get("exit_code", code)
-    place = f" on {host}" if isinstance(host, str) and host else ""
-    ended = f" ended with code {code}" if isinstance(code, int) else ""
-    moment = f" after {after_s:.1f} s" if isinstance(after_s, int | float) else ""
-    return place + ended + moment
+def _end(rank: int, stacks: str, lines: Sequence[str], failed: str, last: tuple[str, int]) -> RankEnd:
+    lines = [line for line in lines if line.strip()][-LOG_LINES:]
+    error = _error(stacks.splitlines()) or _error(lines)
+    own = bool(error) and _CONSEQUENCE.search(error) is None
+    # With the line that says why it was written; of all threads the one that the signal met.
+    newest = next((block for block in reversed(_BLOCK.split(stacks)) if _FRAME.search(block)), "")
+    shown = tuple(lines or newest.rstrip().splitlines()[-LOG_LINES:])
+    return RankEnd(rank, error or failed, own, *last, _stood(newest), shown)
 
 
-def _last_lines(run: Run, rank: int | None, said: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the launcher kept of the rank's standard error, else the end of its log."""
-    lines = said.get("last_lines")
-    if isinstance(lines, list) and lines:
-        return tuple(map(str, lines))[-LAST_LINES:]
-    log = run.logs.get(rank) if rank is not None else None
-    return tuple(_tail(log))[-LAST_LINES:] if log is not None else ()
+def _verdict(
+    ends: Mapping[int, RankEnd], silent: list[RankEnd], missing: _Missing | None, seen: _Launcher, *, running: bool
+) -> tuple[tuple[int, ...], str]:
+    """Return the ranks at fault, and the sentence that says so."""
+    ended = f"Rank {seen.rank}{seen.how}"
+    own = sorted((end for end in ends.values() if end.own), key=lambda end: (end.rank != seen.rank, end.rank))
+    if own:
+        others = f", and {len(own) - 1} more by errors of their own" if len(own) > 1 else ""
+        begin = f"{ended}: " if own[0].rank == seen.rank else f"Rank {own[0].rank} ended by "
+        return tuple(end.rank for end in own), f"{begin}{own[0].error}{others}."
+    if missing is not None:
+        step = max((ends[rank].step for rank in missing.ranks if rank in ends), default=-1)
+        after = f" after step {step:,}" if step >= 0 else ""
+        verb = "do" if running and len(missing.ranks) > 1 else "does" if running else "did"
+        sentence = f"{_ranks(missing.ranks)} {verb} not come to {missing.tensor}{after}"
+        return missing.ranks, f"{sentence}: the others waited {missing.waited_s:.0f} s."
+    if silent:
+        # The others were told to end, and had the time to write where they stood.
+        mute = [end for end in silent if end.rank == seen.rank] or [end for end in silent if not end.stood] or silent
+        who = tuple(end.rank for end in mute)
+        if mute[0].stood and seen.rank not in who:
+            return who, f"{_ranks(who)} stood in {mute[0].stood} while the others waited."
+        begin = f"{ended}, and" if seen.rank in who else _ranks(who)
+        return who, f"{begin} left no error while the others lost it: killed, or crashed outside Python."
+    if running:
+        return (), "No rank finishes an operation."
+    if seen.rank in ends:
+        lines = ends[seen.rank].lines
+        return (seen.rank,), f"{ended}{f': {lines[-1].strip()}' if lines else ''}."
+    return (), f"The job{seen.how}, and nothing says which rank failed first." if seen.how else ""
 
 
-def _tail(path: Path) -> list[str]:
+def _action(blamed: Sequence[RankEnd], *, unknown: bool) -> str:
+    """Return what to do first; ``unknown``: whether to look for the rank at fault where none is known."""
+    if stood := next((end.stood for end in blamed if end.stood), ""):
+        return f"Look at {stood}"
+    if blamed:
+        return f"Look at {'its last lines below' if blamed[0].lines else _PRINTED}"
+    return "Run it again with ringtune run --logs --timeline to see which" if unknown else ""
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {ranks_text(tuple(ranks))}"
+
+
+def _tail(path: Path, limit_bytes: int) -> str:
+    if not path.is_file():  # opening a pipe would wait for its writer
+        return ""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
+            file.seek(max(0, path.stat().st_size - limit_bytes))
+            return file.read(limit_bytes).decode("utf-8", "replace")
     except OSError:
-        return []
-    return [line for line in text.splitlines() if line.strip()]
+        return ""
 
 
-def _last_collectives(trace: Trace) -> Iterator[LastCollective]:
-    errors: dict[int, str] = {}
-    for instant in sorted(trace.instants_named(ERROR), key=lambda one: one.at_ns):
-        errors.setdefault(instant.rank, str(instant.args.get("message", "")))
-    moves = trace.spans.of_stage(Stage.COMMUNICATE)
-    for rank in sorted({*trace.ranks, *errors}):
-        tensor, step = _last(moves.of_rank(rank))
-        yield LastCollective(rank, tensor, step, errors.get(rank, ""))
+def _failed_operations(instants: Sequence[Instant]) -> dict[int, str]:
+    """Return what the runtime said of the first operation that failed on each rank."""
+    named = sorted((one for one in instants if one.name == ERROR), key=lambda one: -one.at_ns)
+    return {one.rank: str(one.args.get("message", "")) for one in named}
 
 
-def _last(moves: SpanTable) -> tuple[str, int]:
-    if not len(moves):
-        return "", -1
-    last = moves.take(np.array([int(moves.end_ns.argmax())]))
-    return last.tensor_texts()[0] or last.name_texts()[0], int(last.step[0])
+def _last(spans: SpanTable) -> dict[int, tuple[str, int]]:
+    """Return the last collective that each rank finished, and its step."""
+    moved = spans.of_stage(Stage.COMMUNICATE)
+    moved = moved.take(np.argsort(-moved.end_ns, kind="stable"))
+    ranks, newest = np.unique(moved.rank, return_index=True)
+    last = moved.take(newest)
+    names = [tensor or name for tensor, name in zip(last.tensor_texts(), last.name_texts(), strict=True)]
+    return dict(zip(ranks.tolist(), zip(names, last.step.tolist(), strict=True), strict=True))
 
 
-def _missing(trace: Trace, collectives: tuple[LastCollective, ...]) -> tuple[int, ...]:
-    """Ranks that a stall names; else those without an error of their own, where others have one or left no part."""
-    stalled = {
-        rank
-        for instant in trace.instants_named(STALL)
-        for rank in instant.args.get("missing") or ()
-        if isinstance(rank, int)
-    }
-    if stalled:
-        return tuple(sorted(stalled))
-    failed = {one.rank for one in collectives if one.error}
-    return tuple(sorted(set(range(trace.size)) - failed)) if failed else ()
+def _missing(spans: SpanTable, instants: Sequence[Instant]) -> _Missing | None:
+    """Return the collective that the last stall names, if the rank that reported it finished none since."""
+    last = max((one for one in instants if one.name == STALL), key=lambda one: one.at_ns, default=None)
+    if last is None:
+        return None
+    done = spans.end_ns[spans.in_stage(Stage.COMMUNICATE) & (spans.rank == last.rank)]
+    named = last.args.get("missing")
+    ranks = tuple(rank for rank in named if _whole(rank, -1) >= 0) if isinstance(named, list | tuple) else ()
+    if not ranks or (len(done) and done.max() > last.at_ns):
+        return None
+    return _Missing(str(last.args.get("tensor", "")), ranks, _whole(last.args.get("age_ns"), 0) / 1e9)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _whole(value: object, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _error(lines: Sequence[str]) -> str:
+    """Return the line of the last error among lines, as Python prints it below a traceback."""
+    return next((line.strip() for line in reversed(lines) if _ERROR.match(line.rstrip())), "")
+
+
+def _stood(stack: str) -> str:
+    """Return the innermost frame of the user's code in a stack, else the innermost of all."""
+    frames = [(one["file"], one["line"], one["function"]) for one in _FRAME.finditer(stack)]
+    if not frames:
+        return ""
+    if "most recent call first" not in stack:
+        frames.reverse()
+    users = [one for one in frames if not one[0].startswith(_OWN) and _FOREIGN.search(one[0]) is None]
+    file, line, function = (users or frames)[0]
+    return f"{Path(file).name} line {line}" + ("" if function == "<module>" else f" ({function})")

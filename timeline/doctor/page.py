@@ -14,11 +14,12 @@ from ringtune.timeline.analysis.verdicts import DATA_LOADING
 from ringtune.timeline.doctor.diagnosis import Diagnosis
 from ringtune.timeline.doctor.failure import Failure
 from ringtune.timeline.doctor.outlook import Outlook
-from ringtune.timeline.units import ranks_text, several, share_text, time_text
+from ringtune.timeline.units import several, share_text, time_text
 
 WIDTH = 80
 _MOST_LISTED = 4
 """Sentences, phases and ranks of a kind; more do not fit a page."""
+_LAST_LINES = 8
 _LEAST_SHARE = 0.005
 """Causes of a smaller share of the path are left out."""
 
@@ -52,16 +53,13 @@ def _parts(found: Diagnosis) -> Iterator[tuple[str, list[str]]]:
 
 
 def _failure(failed: Failure) -> list[str]:
-    lines = list(failed.hang)
-    if failed.rank is not None:
-        lines.append(f"rank {failed.rank}{failed.how}" + (", its last lines:" if failed.last_lines else ""))
-    lines += [f"  {line}" for line in failed.last_lines]
-    if failed.missing and not failed.hang:
-        lines.append(f"others waited in vain for rank {ranks_text(failed.missing)}")
-    first = sorted(failed.collectives, key=lambda one: (not one.error, one.rank in failed.missing, one.step))
-    lines += [one.sentence() for one in first[:_MOST_LISTED]]
-    if len(failed.collectives) > _MOST_LISTED:
-        lines.append(f"and {several(len(failed.collectives) - _MOST_LISTED, 'rank')} more: --json has all")
+    lines = [*failed.hang, *([f"{failed.first}: the first to end"] if failed.first else [])]
+    if failed.blamed and (last := failed.ranks[0].lines):
+        lines.append(f"rank {failed.ranks[0].rank}, its last lines:")
+        lines += [f"  {line}" for line in last[-_LAST_LINES:]]
+    lines += [one.sentence() for one in failed.ranks[:_MOST_LISTED]]
+    if len(failed.ranks) > _MOST_LISTED:
+        lines.append(f"and {several(len(failed.ranks) - _MOST_LISTED, 'rank')} more: --json has all")
     return lines
 
 

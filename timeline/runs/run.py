@@ -171,6 +171,11 @@ class Run:
         """What the ranks printed, where the launcher kept it."""
         return dict(self._rank_files(self.path / layout.LOGS_FOLDER, ".log"))
 
+    @property
+    def stacks(self) -> Mapping[int, Path]:
+        """Where ranks stand in Python that do not get on, or stood when they ended too early."""
+        return dict(self._rank_files(self.path / layout.STACKS_FOLDER, ".txt"))
+
     def _read_document(self) -> Mapping[str, Any]:
         path = layout.run_file(self.path)
         document = self._try(path, _object_in, path) or {}
