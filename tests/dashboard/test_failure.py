@@ -131,6 +131,11 @@ def test_a_running_job_hangs_when_a_rank_is_missing_or_none_gets_on(run: Path) -
     told(run, dict.fromkeys(range(3), QUIET))
     found = failure.data(live, index_of(run))
     assert found is not None and found.headline == "No rank finishes an operation."
+    change(run, status="running", exit_code=None)
+    assert explained(Run(run), load(run)) == found
+    told(run, {2: ""})
+    layout.stack_file(run, 2).unlink()
+    assert explained(Run(run), load(run)) is None
 
 
 @pytest.mark.parametrize(
