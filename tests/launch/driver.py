@@ -18,6 +18,9 @@ except ImportError:
             self._socket = socket.create_server((host, port))
             self.port = self._socket.getsockname()[1]
 
+        def refuse_waiting(self, reason: str) -> None:
+            pass
+
         def close(self) -> None:
             self._socket.close()
 
