@@ -393,7 +393,5 @@ FILE_WORDS = (
     FileWord(f"{layout.TUNING_FOLDER}/{layout.STUDY_FILE}", "rank 0", "Optuna's study, when not stored elsewhere"),
     FileWord(f"{layout.SCALING_FOLDER}/<name>.json", "benchmarks", "a scaling record: rate and efficiency by ranks"),
     FileWord(f"{layout.LOGS_FOLDER}/{_RANK_0}.log", "launcher, when asked", "what the rank printed"),
-    FileWord(
-        f"{layout.STACKS_FOLDER}/{_RANK_0}.txt", "each rank that does not get on", "where in Python it stood; errors"
-    ),
+    FileWord(f"{layout.STACKS_FOLDER}/{_RANK_0}.txt", "each rank that does not get on", "where in Python it stood"),
 )
