@@ -16,6 +16,7 @@ from pathlib import Path
 from ringtune import layout
 from ringtune.errors import RingtuneError
 from ringtune.meters.sample import Sample
+from ringtune.output_file import open_private
 
 _FAILURES = (ValueError, OSError, AttributeError)
 """Where a platform or an interpreter knows no such signal, or its handlers belong to somebody else."""
@@ -60,9 +61,8 @@ class StackLog:
         self._since_ns = time.monotonic_ns()
         self._written = False
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             # "a": what faulthandler adds stands behind everything else, also after a truncation.
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by end()
+            self._file = open_private(self.path, "ab")
             self._file.truncate(0)  # of a job that used the folder before, or of the rank that this one replaces
         except OSError as error:
             raise RingtuneError(f"{self.path}: cannot be written: {error.strerror or error}") from None
