@@ -48,8 +48,8 @@ class TuningHistory:
     ``gains`` holds by trial the share of the default's step time saved, as the tuner compared both at about the same
     time; ``lost`` in the order of trials the time lost so far in ns (negative: won). A session with restarts tries
     variables of a run instead of knobs: ``settings`` holds them by trial (empty: the command as it is), ``kept`` those
-    of the result, ``failed`` trials without a step time, with the variables and the last line of the run;
-    ``not_searched`` what the environment pinned, in words.
+    of the result, ``made`` what the script itself gives torch's parts, ``failed`` trials without a step time, with the
+    variables and the last line of the run; ``not_searched`` what the environment pinned, in words.
     """
 
     trials: tuple[Trial, ...]
@@ -61,6 +61,7 @@ class TuningHistory:
     lost: tuple[tuple[int, int], ...] = ()
     settings: dict[int, dict[str, str]] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
+    made: dict[str, str] = field(default_factory=dict)
     failed: tuple[tuple[int, dict[str, str], str], ...] = ()
     not_searched: tuple[str, ...] = ()
 
@@ -111,14 +112,15 @@ def history(rows: Sequence[dict[str, Any]], problems: Sequence[str] = ()) -> Tun
         problems=tuple(said),
         settings=settings,
         kept=_variables(ends[-1]) if ends else {},
+        made=_variables(ends[-1], "made") if ends else {},
         failed=tuple((integer(row.get("trial"), -1), _variables(row), text(row.get("message"))) for row in failed),
         not_searched=tuple(map(text, pinned)) if isinstance(pinned := start.get("not_searched"), list) else (),
     )
 
 
-def _variables(row: Mapping[str, Any]) -> dict[str, str]:
+def _variables(row: Mapping[str, Any], key: str = "settings") -> dict[str, str]:
     """Return the variables that a line of the journal names."""
-    return {plain(name, 80): plain(value, 80) for name, value in mapping(row.get("settings")).items()}
+    return {plain(name, 80): plain(value, 80) for name, value in mapping(row.get(key)).items()}
 
 
 def _parsed(
@@ -224,7 +226,7 @@ def _known(knobs: Mapping[str, int]) -> Knobs | None:
 def _lines(past: TuningHistory, result: TuningResult) -> list[str]:
     """Return what keeps the result: lines of the environment, and of the script where there are some."""
     if past.with_restarts:
-        script = messages.script_lines(past.kept)
+        script = messages.script_lines(past.kept, past.made)
         return [
             f"To keep it: {messages.variables(past.kept)}.",
             *([f"Or in the script: {'; '.join(script)}."] if script else []),

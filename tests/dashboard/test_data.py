@@ -158,6 +158,9 @@ def test_what_restarts_found_is_said_as_lines_of_the_script_too() -> None:
     _, kept, script, *_ = tuning.words(tuning.history([rows[0], row, rows[1]]))
     assert kept == "To keep it: RINGTUNE_BUCKET_CAP_MB=50."
     assert script == "Or in the script: DistributedDataParallel(model, bucket_cap_mb=50)."
+    first = {"settings": {"RINGTUNE_DDP_FIRST_BUCKET_MB": "4"}, "made": {"RINGTUNE_BUCKET_CAP_MB": "100"}}
+    _, _, script, *_ = tuning.words(tuning.history([rows[0], row, {**rows[1], **first}]))
+    assert script == "Or in the script: DistributedDataParallel(model, bucket_cap_mb_list=[4, 100])."
 
 
 @pytest.mark.parametrize("knobs", [{"algorithm": 99}, {"hierarchical": -1}, {"nccl_streams": 1 << 40}])
