@@ -15,6 +15,8 @@ from ringtune.launch.hosts import Host
 
 _SETTLED_S = 30.0
 """A generation that lasted so long clears its hosts' strikes."""
+_REMIND_S = 5.0
+"""After so long workers that should leave are told again: they may have had their ranks a moment before the news."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Membership:
     _deadline: float | None = None
     _formed_at: float = 0.0
     _first_failure: int = 0
+    _reminded_at: float = 0.0
     _actions: list[Action] = field(default_factory=list)
 
     def take_actions(self) -> list[Action]:
@@ -164,6 +167,9 @@ class Membership:
         for name, slots in present.items():
             known = self._hosts.setdefault(name, _HostState(slots))
             known.slots = slots
+        if self._surplus():
+            result |= HostUpdateResult.removed
+        self._reminded_at = now
         if not self._forming and not self._finishing:
             if self._free_slots(now) and self._wanted() > 0:
                 result |= HostUpdateResult.added
@@ -191,6 +197,8 @@ class Membership:
 
     def tick(self, now: float) -> None:
         """Time has passed."""
+        if not self._forming and not self._finishing and not self.over:
+            self._notice_time(now)
         self._settle(now)
 
     # -- rules -------------------------------------------------------------------------------------------------------
@@ -214,6 +222,17 @@ class Membership:
             self.failed_at_the_end = True
         else:
             self._begin_forming(now)
+
+    def _notice_time(self, now: float) -> None:
+        """Tell the workers of hosts that have cooled down, and again of places that they should give up."""
+        cooled = [state for state in self._hosts.values() if 0 < state.blocked_until <= now]
+        for state in cooled:
+            state.blocked_until = 0.0
+        if cooled and self._free_slots(now) and self._wanted() > 0:
+            self._actions.append(Notify(HostUpdateResult.added))
+        if now >= self._reminded_at + _REMIND_S and (self._leaving() or self._surplus()):
+            self._reminded_at = now
+            self._actions.append(Notify(HostUpdateResult.removed))
 
     def _begin_forming(self, now: float) -> None:
         if not self._forming:
@@ -243,16 +262,27 @@ class Membership:
             self._next_worker += 1
 
     def _form(self, now: float) -> None:
-        for number, worker in list(self._live().items()):
-            if worker.ready and not self._hosts[worker.host].here:
-                self._dismiss(number, f"host {worker.host} has been taken from the job")
+        leaving, live = self._leaving(), self._live()
+        keeper = None
+        if not any(worker.placed and number not in leaving for number, worker in live.items()):
+            # All hosts are replaced at once: those who hold the state wait for new workers, and one of them stays for
+            # a generation and hands it over.
+            keeper = next((number for number in leaving if live[number].placed), None)
+            if any(not worker.ready for worker in live.values()) or len(leaving) == len(live):
+                leaving = []
+        for number in leaving:
+            if number != keeper and live[number].ready:
+                self._dismiss(number, f"host {live[number].host} has been taken from the job")
+        for number in self._surplus():
+            if self._workers[number].ready:
+                self._dismiss(number, f"host {self._workers[number].host} has fewer slots now")
         live = self._live()
         missing = [number for number, worker in live.items() if not worker.ready]
         need = self.limits.min_np if self.generation else self.limits.start_np
         assert self._deadline is not None
         if self.generation and not any(worker.placed for worker in live.values()):
             self._give_up("no rank is left that holds the state of training")
-        elif not missing and len(live) >= need:
+        elif not missing and len(live) >= need and (keeper is None or len(live) > len(self._leaving())):
             self._publish(now)
         elif not missing and self.limits.fixed_hosts and self._hopeless(now):
             self._give_up(f"{len(live)} ranks are left, at least {need} are needed, and no host takes new ones")
@@ -308,10 +338,22 @@ class Membership:
     def _live(self) -> dict[int, _Worker]:
         return {number: worker for number, worker in self._workers.items() if not worker.dismissed}
 
+    def _leaving(self) -> list[int]:
+        """Workers on hosts that are taken from the job."""
+        return [number for number, worker in self._live().items() if not self._hosts[worker.host].here]
+
+    def _surplus(self) -> list[int]:
+        """Workers for which their hosts have no slots any more: the newest, those without the state first."""
+        found: list[int] = []
+        for name, state in self._hosts.items():
+            crew = [number for number, worker in self._live().items() if worker.host == name and state.here]
+            found += sorted(crew, key=lambda number: (not self._workers[number].placed, number))[state.slots :]
+        return found
+
     def _wanted(self) -> int:
-        """How many more workers the job may have."""
+        """How many more workers the job may have, beside those that will leave it."""
         most = self.limits.max_np if self.limits.max_np is not None else 1 << 30
-        return max(0, most - len(self._live()))
+        return max(0, most - len(self._live()) + len(self._leaving()))
 
     def _free_slots(self, now: float) -> list[str]:
         """Hosts with room, once for each free slot, oldest host first."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.launch.hosts import Host
@@ -193,3 +195,137 @@ def test_a_long_generation_clears_strikes(late: float) -> None:
     membership.ended(2, 1, 3.0 + late)
     blocked = any(isinstance(action, Say) for action in membership.take_actions())
     assert blocked == (late < 30.0)
+
+
+def test_a_host_with_fewer_slots_gives_up_its_newest_workers() -> None:
+    membership = started(Limits(3, 1), [Host("a", 3)])
+    membership.discovered([Host("a", 2)], 5.0)
+    assert membership.take_actions() == [Notify(HostUpdateResult.removed)]
+    for worker in (0, 1, 2):
+        membership.ready(worker, 6.0)
+    assert membership.take_actions() == [Dismiss(2, "host a has fewer slots now"), Publish(2, (0, 1))]
+
+
+def test_a_host_that_has_cooled_down_is_announced_to_a_running_job() -> None:
+    membership = started(Limits(2, 1, cooldown_s=(10.0, 15.0)), [Host("a", 1), Host("b", 1)])
+    membership.ended(1, 1, 5.0)
+    membership.ready(0, 6.0)
+    assert Publish(2, (0,)) in membership.take_actions()
+    membership.tick(14.9)
+    assert membership.take_actions() == []
+    membership.tick(15.0)
+    assert membership.take_actions() == [Notify(HostUpdateResult.added)]
+    membership.tick(16.0)
+    assert membership.take_actions() == []
+    membership.ready(0, 17.0)
+    assert membership.take_actions() == [Start(2, "b")]
+
+
+def test_when_all_hosts_are_replaced_one_worker_stays_to_hand_over_the_state() -> None:
+    membership = started(Limits(2, 1), [Host("a", 1), Host("b", 1)])
+    membership.discovered([Host("c", 2)], 5.0)
+    assert membership.take_actions() == [Notify(HostUpdateResult.mixed)]
+    membership.ready(1, 6.0)
+    assert membership.take_actions() == [Start(2, "c"), Start(3, "c")]
+    membership.ready(0, 6.5)
+    assert membership.take_actions() == []
+    membership.ready(2, 7.0)
+    membership.ready(3, 7.0)
+    dismissed = Dismiss(1, "host b has been taken from the job")
+    assert membership.take_actions() == [dismissed, Publish(2, (0, 2, 3))], "rank 0 holds the state"
+    membership.tick(9.9)
+    assert membership.take_actions() == []
+    membership.tick(10.0)
+    assert membership.take_actions() == [Notify(HostUpdateResult.removed)]
+    membership.tick(15.0)
+    assert membership.take_actions() == [Notify(HostUpdateResult.removed)], "said again until they come"
+    for worker in (2, 3, 0):
+        membership.ready(worker, 16.0)
+    assert membership.take_actions() == [Dismiss(0, "host a has been taken from the job"), Publish(3, (2, 3))]
+    membership.tick(30.0)
+    assert membership.take_actions() == []
+
+
+def test_without_new_hosts_the_state_waits_for_some() -> None:
+    membership = started(Limits(1, 1, timeout_s=60.0), [Host("a", 1)])
+    membership.discovered([], 5.0)
+    assert membership.take_actions() == [Notify(HostUpdateResult.removed)]
+    membership.ready(0, 6.0)
+    assert membership.take_actions() == []
+    membership.discovered([Host("b", 1)], 8.0)
+    assert membership.take_actions() == [Start(1, "b")]
+    membership.ready(1, 9.0)
+    assert membership.take_actions() == [Publish(2, (0, 1))]
+
+
+def test_all_hosts_are_replaced_in_a_job_that_has_as_many_ranks_as_it_may() -> None:
+    membership = started(Limits(1, 1, max_np=1), [Host("a", 1)])
+    membership.discovered([Host("b", 1)], 5.0)
+    membership.ready(0, 6.0)
+    membership.ready(1, 7.0)
+    assert membership.take_actions()[-1] == Publish(2, (0, 1)), "one more for the generation in which it hands over"
+    membership.ready(1, 8.0)
+    membership.ready(0, 8.0)
+    assert membership.take_actions() == [Dismiss(0, "host a has been taken from the job"), Publish(3, (1,))]
+
+
+HOSTS = st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3)
+
+
+@given(st.lists(st.one_of(HOSTS, st.integers(0, 9)), max_size=30), st.sampled_from([None, 1, 2, 4]))
+def test_in_any_order_of_events_the_state_is_handed_on(events: list[dict[str, int] | int], most: int | None) -> None:
+    """Hosts change, workers fail; those that are asked to become ready do so: no generation lacks the state."""
+    membership = Membership(Limits(1, 1, max_np=most, cooldown_s=(1.0, 2.0), timeout_s=1e9))
+    slots = {"a": 2}
+    holders: set[int] = set()
+    alive: dict[int, str] = {}
+    now = 0.0
+
+    def play() -> None:
+        nonlocal holders
+        while actions := membership.take_actions():
+            for action in actions:
+                if isinstance(action, Start):
+                    assert sum(host == action.host for host in alive.values()) < slots.get(action.host, 0)
+                    alive[action.worker] = action.host
+                elif isinstance(action, Dismiss):
+                    del alive[action.worker]
+                    membership.ended(action.worker, 0, now)
+                elif isinstance(action, Publish):
+                    assert {*action.workers} == {*alive}
+                    assert not holders or action.workers[0] in holders, "rank 0 holds the state"
+                    holders = {*action.workers}
+                elif isinstance(action, GiveUp):
+                    assert not holders, "it is lost only with all who held it"
+
+    def settle() -> None:
+        """Let workers become ready, as they do at a notice or a failure, until the hosts are followed."""
+        nonlocal now
+        for _ in range(4):
+            for worker in list(alive):
+                if worker in alive and not membership.over:
+                    membership.ready(worker, now)
+                    play()
+            now += 10.0
+            membership.tick(now)
+            play()
+
+    membership.discovered([Host(*one) for one in slots.items()], now)
+    play()
+    settle()
+    for event in events:
+        if membership.over:
+            return
+        if isinstance(event, dict):
+            slots = event
+            membership.discovered([Host(*one) for one in slots.items()], now)
+        elif alive:
+            failed = sorted(alive)[event % len(alive)]
+            del alive[failed]
+            holders.discard(failed)
+            membership.ended(failed, 1, now)
+        play()
+        settle()
+    if not membership.over and sum(slots.values()):
+        crews = {host: sum(one == host for one in alive.values()) for host in {*alive.values()}}
+        assert all(count <= slots.get(host, 0) for host, count in crews.items()), (crews, slots)
