@@ -38,7 +38,7 @@ struct RuntimeOptions {
   std::string tcp_congestion = "auto";
   AlgorithmTable algorithms;  // rank 0's counts
   std::int64_t connect_timeout_ns = 60'000'000'000;
-  std::int64_t silence_ns = 0;       // a rank that gives no sign of life for so long is lost; 0 = never; rank 0's counts
+  std::int64_t silence_ns = 0;  // a rank that gives no sign of life for so long is lost; 0 = never; rank 0's counts
   std::int64_t idle_timeout_ns = 0;  // a collective in which no byte moves for so long fails; 0 = never
   Knobs knobs;
   std::int64_t stall_warning_ns = 60'000'000'000;
