@@ -159,6 +159,40 @@ def test_a_host_taken_away_leaves_the_job(jobs: Jobs) -> None:
     assert len(begin) == 3
 
 
+@pytest.mark.slow
+def test_a_host_with_fewer_slots_gives_up_a_rank(jobs: Jobs) -> None:
+    script, file = discovery_script(jobs.folder, "localhost:3\n")
+    event = f"""
+    if hvd.size() == 3:
+        if hvd.rank() == 0 and once("shrunk"):
+            Path({str(file)!r}).write_text("localhost:2\\n")
+        state.batch = min(state.batch, 5)
+        time.sleep(0.05)
+    """
+    code, begin, end, said = train(jobs, event, 20, "-np", "3", "--min-np", "1", "--host-discovery-script", script)
+    assert code == 0, said
+    assert sorted(end) == [[0, 2, 20], [1, 2, 20]]
+    assert "leaves the job: host localhost has fewer slots now" in said
+    assert sorted(begin[3:]) == [[0, 2, begin[3][2]], [1, 2, begin[3][2]]]
+
+
+@pytest.mark.slow
+def test_the_state_outlives_all_hosts_that_it_was_made_on(jobs: Jobs) -> None:
+    script, file = discovery_script(jobs.folder, "localhost:2\n")
+    event = f"""
+    if hvd.broadcast_object(os.environ["RINGTUNE_HOSTNAME"], 0) == "localhost":  # alike on all ranks
+        if once("replaced"):
+            Path({str(file)!r}).write_text("127.0.0.1:2\\n")
+        state.batch = min(state.batch, 5)
+        time.sleep(0.05)
+    """
+    code, begin, end, said = train(jobs, event, 20, "-np", "2", "--min-np", "1", "--host-discovery-script", script)
+    assert code == 0, said
+    assert sorted(end) == [[0, 2, 20], [1, 2, 20]]
+    assert said.count("has been taken from the job") == 2
+    assert all(batch == 5 for _, _, batch in begin[2:]), begin
+
+
 def test_interrupt_ends_all(jobs: Jobs) -> None:
     process = jobs.start(
         "-np", "2", "--min-np", "1", "--no-run-dir", sys.executable, "-c", "import time; print('up'); time.sleep(280)"
