@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "fabrics.h"
+#include "pipe.h"
 
 namespace ringtune::testing_support {
 namespace {
@@ -25,17 +26,6 @@ struct Report {
   std::int32_t rank;   // who reports
   std::int32_t value;  // the lost rank, or the process of a grandchild
   std::int64_t at_ns;
-};
-
-struct Pipe {
-  Pipe() {
-    int ends[2];
-    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
-    read.reset(ends[0]);
-    write.reset(ends[1]);
-  }
-  Fd read;
-  Fd write;
 };
 
 struct Schedule {

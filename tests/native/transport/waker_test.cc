@@ -5,23 +5,13 @@
 
 #include "base/error.h"
 #include "fabrics.h"
+#include "pipe.h"
 #include "transport/shared_waker.h"
 
 namespace ringtune::testing_support {
 namespace {
 
 using WakerTest = LeakChecked;
-
-struct Pipe {
-  Pipe() {
-    int ends[2];
-    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
-    read.reset(ends[0]);
-    write.reset(ends[1]);
-  }
-  Fd read;
-  Fd write;
-};
 
 TEST_F(WakerTest, ANotifyAfterTheTicketEndsTheWaitAtOnce) {
   SharedWaker waker(WakerReach::kProcess, 0);
