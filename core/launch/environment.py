@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringtune.bootstrap import interfaces, rank_process
+from ringtune.bootstrap.launchers import LAUNCHERS
 from ringtune.launch.hosts import Slot
 
 # What belongs to the launcher's host or shell and would be wrong on another one.
@@ -18,11 +19,14 @@ _NOT_FOR_OTHER_HOSTS = re.compile(
     r"^(HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TERM_.*|SSH_.*|DISPLAY|XAUTHORITY|XDG_(?!CACHE_HOME$).*|DBUS_.*|WINDOWID|TMUX.*|STY|"
     r"TMPDIR|BASH_FUNC_.*)$"
 )
-# Rendezvous variables of another launcher; a rank must not take them for its own.
+# Rendezvous variables of another launcher; a rank must not take them for its own. Sizes stay with a batch system's.
+_RANK_NAMES = "|".join(
+    name for row in LAUNCHERS for names in (row.rank, row.local_rank, row.local_size) for name in names
+)
 _FOREIGN_RENDEZVOUS = re.compile(
-    rf"^({rank_process.VARIABLE}|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_(RANK|NAME)|((GROUP|ROLE)_)?WORLD_SIZE|"
-    r"TORCHELASTIC_.*|PMI_RANK|PMI_SIZE|RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|"
-    r"SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
+    rf"^({rank_process.VARIABLE}|{_RANK_NAMES}|PMIX_RANK|GROUP_RANK|ROLE_(RANK|NAME)|((GROUP|ROLE)_)?WORLD_SIZE|"
+    r"TORCHELASTIC_.*|RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER)|(OMPI|MV2|MVP)_COMM_WORLD_.*|PMI_SIZE|"
+    r"(JSM_NAMESPACE|PALS)_.*|JAX_NUM_PROCESSES|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
 )
 
 
