@@ -27,7 +27,7 @@ from typing import Any
 from ringtune import native
 from ringtune.bootstrap import address_file, first_host, secret
 from ringtune.bootstrap.deadline import Deadline
-from ringtune.bootstrap.interfaces import LOCAL, address_towards, any_address, loopback
+from ringtune.bootstrap.interfaces import LOCAL, address_towards, any_address, is_loopback, loopback, outward_address
 from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config, parse_address
 from ringtune.errors import ConfigError, RingtuneError, Timeout
@@ -232,6 +232,6 @@ def bind_host(host: str) -> str:
 
 
 def _own_address(reach: str) -> str:
-    """Return this host's address on the way to another host; that host's name if it is this one."""
+    """Return this host's own address on the way to another host; one that others can use if that host is this one."""
     address = address_towards(reach)
-    return reach if address is None or address.startswith("127.") or address == "::1" else address
+    return outward_address(reach) or reach if address is None or is_loopback(address) else address

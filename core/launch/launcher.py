@@ -16,12 +16,13 @@ from ringtune.bootstrap.interfaces import address_of, any_address, loopback
 from ringtune.bootstrap.rendezvous import bind_host
 from ringtune.config import Config
 from ringtune.errors import ConfigError, RingtuneError, UsageError
-from ringtune.launch import after_run, descriptors, elastic, remote
+from ringtune.launch import after_run, descriptors, elastic, remote, routes
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, cores, for_other_host, meeting_place, rank_environment
-from ringtune.launch.hosts import Host, Slot, assign, is_local, parse_hostfile, parse_hosts
+from ringtune.launch.hosts import Host, Slot, assign, is_local, merged, parse_hostfile, parse_hosts
 from ringtune.launch.options import LaunchOptions
 from ringtune.launch.rank import Order, RankProcess
+from ringtune.launch.routes import Routes
 from ringtune.launch.streams import Streams
 from ringtune.launch.supervisor import Outcome, Supervisor
 
@@ -60,9 +61,9 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
     # Wrong settings are found here, once, instead of by every rank.
     config = Config.from_environ({**options.environ, **options.settings})
     descriptors.require(len(slots), options)
-    remote.require_reachable(names - local, options)
+    found = _find_routes([host.name for host in hosts], local, options, config)
     secret = secrets.token_hex(32)
-    store_host = _store_host(config, names - local, discovery is not None)
+    store_host = _store_host(config, names - local, discovery is not None, found)
     store = open_store(store_host, secret)
     with contextlib.closing(store):
         # Before the streams open their log files: it clears those of an earlier job in the same folder.
@@ -71,11 +72,16 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
             if missed is not None:
                 streams.say(f"warning: the job goes on without a run folder: {missed}")
             first = hosts[0].name
-            master = meeting_place(first, first in local, sorted(names - local)) if options.elastic is None else None
-            host_names = tuple(host.name for host in hosts)
-            reached_at = loopback() if store_host == any_address() else store_host
             job = Job(
-                secrets.token_hex(8), len(slots), secret, reached_at, store.port, options.run_dir, master, host_names
+                secrets.token_hex(8),
+                len(slots),
+                secret,
+                loopback() if store_host == any_address() else store_host,
+                store.port,
+                options.run_dir,
+                meeting_place(first, first in local, sorted(names - local), found) if options.elastic is None else None,
+                tuple(host.name for host in hosts),
+                found,
             )
             if options.call is not None:
                 options.call.offer(_client(job), job.name)
@@ -114,6 +120,7 @@ def plan(options: LaunchOptions) -> list[Slot]:
     if hosts is None:
         assert options.num_proc is not None
         hosts = [Host("localhost", options.num_proc)]
+    hosts = merged(hosts)
     return assign(hosts, options.num_proc or sum(host.slots for host in hosts))
 
 
@@ -143,20 +150,40 @@ def open_store(host: str, secret: str) -> Any:
         return native.load().StoreServer(host, 0, secret)
 
 
-def _store_host(config: Config, others: Set[str], changing: bool) -> str:
+def _find_routes(hosts: Sequence[str], local: Set[str], options: LaunchOptions, config: Config) -> Routes:
+    """Check that all other hosts are ready, and find the addresses that hosts reach each other at.
+
+    Those are not looked for where the user names a network, nor in an elastic job, whose hosts come and go.
+
+    Raises:
+        RingtuneError: A host cannot be reached from here or from another one.
+    """
+    others = [name for name in hosts if name not in local]
+    with remote.probing(others, options) as probes:
+        named = config.interface is not None or config.interface_address is not None
+        if not probes or named or options.elastic is not None:
+            return Routes()
+        usual = {name: address_towards(name) for name in others}
+        found = routes.find(probes, usual, launcher_has_ranks=bool(local))
+    here = found.own.get(routes.LAUNCHER)
+    return Routes(found.store, {**found.own, **({name: here for name in local} if here is not None else {})})
+
+
+def _store_host(config: Config, others: Set[str], changing: bool, found: Routes) -> str:
     """Return the address at which the store listens: no other than the one by which the ranks reach it, if it is one.
 
     Args:
         config: Settings of the ranks.
         others: Names of the other hosts.
         changing: Whether hosts may come later.
+        found: Addresses that were tried.
     """
     if not others and not changing:
         return loopback()
     if config.interface is not None:
         with contextlib.suppress(ConfigError):  # the launcher's host need not be one of the job's
             return address_of(config.interface)
-    ways = {address_towards(host) for host in others}
+    ways = {found.store.get(host) or address_towards(host) for host in others}
     return bind_host(ways.pop()) if len(ways) == 1 and not changing else any_address()
 
 

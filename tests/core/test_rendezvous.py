@@ -10,6 +10,7 @@ import pytest
 from ringtune.bootstrap import address_file, placement
 from ringtune.bootstrap.address_file import AddressFile
 from ringtune.bootstrap.deadline import Deadline
+from ringtune.bootstrap.interfaces import any_address
 from ringtune.bootstrap.placement import Placement
 from ringtune.bootstrap.rendezvous import Rendezvous, bind_host
 from ringtune.config import Config
@@ -37,7 +38,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("127.0.0.1", "127.0.0.1"),
         ("10.0.0.2", "10.0.0.2"),
         ("::1", "::1"),
-        ("n1", "0.0.0.0"),
+        ("n1", any_address()),
     ],
 )
 def test_where_a_store_listens(host: str, bind: str) -> None:
