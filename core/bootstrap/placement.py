@@ -53,7 +53,7 @@ class Placement:
 
 _RANK_INFO = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "HOSTNAME")
 LAUNCHER_VARIABLES: dict[str, tuple[str, ...]] = {
-    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_RANK_INFO, "STORE", "JOB", "WORKER", "LAUNCHER")),
+    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_RANK_INFO, "STORE", "JOB", "WORKER", "RESTART", "LAUNCHER")),
     "horovodrun": tuple(
         f"HOROVOD_{name}" for name in (*_RANK_INFO, "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "ELASTIC")
     ),

@@ -75,6 +75,10 @@ class Streams:
         lines = self._tails.get(rank, b"").decode("utf-8", "replace").splitlines()
         return [line for line in lines if line.strip()][-_TAIL_LINES:]
 
+    def forget_last_lines(self) -> None:
+        """Begin anew with `last_lines`, for a job that is started again."""
+        self._tails.clear()
+
     def flush_stale(self) -> None:
         """Show unfinished lines that have waited long enough."""
         for lines in self._lines.values():
