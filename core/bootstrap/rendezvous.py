@@ -168,7 +168,7 @@ class Rendezvous:
     def _through_mpi(self, placement: Placement, config: Config) -> Address:
         try:
             from mpi4py import MPI
-        except ImportError:
+        except (ImportError, RuntimeError):  # RuntimeError: it finds no MPI library
             raise ConfigError(
                 f"this job of {placement.size} ranks (from {placement.launcher}) "
                 "spans several hosts and nothing says where "
@@ -176,6 +176,13 @@ class Rendezvous:
                 "`mpirun -x RINGTUNE_STORE=node1:29400 ...`), or MASTER_ADDR and MASTER_PORT, or install mpi4py, "
                 "or start the job with `ringtune run -H ...`"
             ) from None
+        world = MPI.COMM_WORLD.Get_size()
+        if world != placement.size:
+            raise ConfigError(
+                f"this job of {placement.size} ranks (from {placement.launcher}) spans several hosts, and mpi4py sees "
+                f"a world of {world}: it was built for another MPI than the launcher's; install mpi4py for that one, "
+                "or set RINGTUNE_STORE=host:port on all ranks (a free port on rank 0's host)"
+            )
         address: Address | None = None
         if placement.rank == 0:
             address = self.serve(config, socket.gethostname(), several_hosts=placement.several_hosts)
