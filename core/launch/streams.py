@@ -59,12 +59,13 @@ class Streams:
 
     def feed(self, rank: int, name: str, data: bytes) -> None:
         """Take bytes of a rank's ``stdout`` or ``stderr`` as they arrived."""
-        copies = self._copies.get((rank, name), [])
-        for file in list(copies):
+        for file in list(self._copies.get((rank, name), [])):
             try:
                 file.write(data)
             except OSError as error:
-                copies.remove(file)
+                for copies in self._copies.values():  # a log has both streams of a rank
+                    if file in copies:
+                        copies.remove(file)
                 self.say(f"warning: {file.name} is kept no further ({error.strerror}), the job goes on")
         self._lines[rank, name].feed(data)
         if name == "stderr":
