@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from ringtune import errors
+from ringtune.bootstrap import open_files
 from ringtune.errors import RingtuneError
 
 _CLASSES: dict[str, type[RingtuneError]] = {
@@ -53,10 +54,11 @@ def translate(error: BaseException) -> RingtuneError:
     """Return the `ringtune.errors` twin of an exception of the extension; others become `RuntimeFailure`."""
     if isinstance(error, RingtuneError):
         return error
+    text = open_files.explained(str(error))
     for kind in type(error).__mro__:
         if kind.__name__ in _CLASSES:
-            return _CLASSES[kind.__name__](str(error))
-    return errors.RuntimeFailure(str(error))
+            return _CLASSES[kind.__name__](text)
+    return errors.RuntimeFailure(text)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ringtune import native, runfolder, session
 from ringtune.algorithms import load_table
-from ringtune.bootstrap import interfaces, rank_process
+from ringtune.bootstrap import interfaces, open_files, rank_process
 from ringtune.bootstrap.placement import Placement, detect
 from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
@@ -39,6 +39,7 @@ def open_session(config: Config | None = None) -> Session:
         environ = rank_process.own_environment(environ)
         config = Config.from_environ(environ)
     placement = _find_placement(config, environ)
+    open_files.make_room(placement.rank, placement.size, config.sockets_per_peer)
     address = _rendezvous.find(placement, config, environ) if placement.size > 1 else ("", 0)
     job = _rendezvous.job_key(placement, address)
     config = replace(config, secret=_rendezvous.secret or None)

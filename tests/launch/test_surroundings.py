@@ -76,9 +76,12 @@ def test_a_soft_limit_is_raised_for_the_launcher_and_kept_for_its_ranks(jobs: Jo
     script = jobs.script(MEET + "print(*resource.getrlimit(resource.RLIMIT_NOFILE))")
     words = [*RUN, "-np", "2", "--no-run-dir", "--output-filename", "o", "--no-prefix", sys.executable, script]
     hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1] % (1 << 62), 512)
-    for soft, expected in ((21, 21), (15, hard)):
-        found = run_as(jobs, words, (soft, hard))
-        assert found.stdout == f"{expected} {hard}\n" * 2, found.stderr
+    found = run_as(jobs, words, (21, hard))
+    limits = [tuple(map(int, line.split())) for line in found.stdout.splitlines()]
+    # A rank raises its own as far as it may need, not to the launcher's.
+    assert len(limits) == 2 and all(21 <= soft < 64 and most == hard for soft, most in limits), found.stderr
+    found = run_as(jobs, words, (15, hard))
+    assert found.stdout == f"{hard} {hard}\n" * 2, found.stderr
 
 
 # -- folders -------------------------------------------------------------------------------------------------------
