@@ -26,8 +26,8 @@ class ClosableServer {
     port_ = server_->port();
   }
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
-  void refuse_waiting(const std::string& reason) {
-    if (server_) server_->refuse_waiting(reason);
+  void refuse_waiting(const std::string& reason, const std::string& begins, const std::string& ends) {
+    if (server_) server_->refuse_waiting(reason, begins, ends);
   }
   void close() { server_.reset(); }
 
@@ -43,7 +43,8 @@ void add_store(nb::module_& module) {
       .def(nb::init<const std::string&, std::uint16_t, const std::string&>(), nb::arg("host"), nb::arg("port"),
            nb::arg("secret"))
       .def_prop_ro("port", &ClosableServer::port)
-      .def("refuse_waiting", &ClosableServer::refuse_waiting, nb::arg("reason"))
+      .def("refuse_waiting", &ClosableServer::refuse_waiting, nb::arg("reason"), nb::arg("begins") = "",
+           nb::arg("ends") = "")
       .def("close", &ClosableServer::close, nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<StoreClient>(module, "StoreClient", "One connection to a StoreServer.")
