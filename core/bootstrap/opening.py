@@ -54,7 +54,9 @@ def open_session(config: Config | None = None) -> Session:
             # One time limit for all of the start.
             options.connect_timeout_ns = max(1, config.start_timeout_ns - (time.monotonic_ns() - began_ns))
             runtime = native.load().Runtime(options)
-            run_folder = run_folder or Path(store.get(_folder_key(job), config.start_timeout_ns).decode())
+            if run_folder is None:
+                assert store is not None  # there is a rank 0 beside this one
+                run_folder = Path(store.get(_folder_key(job), config.start_timeout_ns).decode())
             return Session(config, placement, runtime, JobContext(job, store, run_folder))
 
     try:
