@@ -53,6 +53,7 @@ class Config:
     secret: str | None = field(default=None, repr=False)
     secret_file: Path | None = None
     worker: int | None = None
+    restart: int = 0
     launcher: bool = False
     run_dir: Path | None = None
     sample_ns: int = 1_000_000_000

@@ -92,8 +92,7 @@ def open_private(path: Path, mode: str) -> FileIO:
         OSError: It cannot be written.
     """
     make_private(path.parent)
-    write = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-    return FileIO(os.open(path, write | (os.O_APPEND if mode == "ab" else os.O_TRUNC), 0o600), mode)
+    return FileIO(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:

@@ -51,6 +51,7 @@ class Recording:
     session: Recorder
     file: Path | None = None
     _cleared: bool = False
+    _failed: bool = False
     _link: Path | None = None
 
     def begin(self) -> None:
@@ -116,13 +117,25 @@ class Recording:
     def _look(self, step: int) -> None:
         config = self.session.config
         wanted = any(first <= step < end for first, end in config.timeline_steps)
-        if wanted and not self.session.recording and config.timeline is not None:
+        if not wanted:
+            self._failed = False
+        if wanted and not self.session.recording and not self._failed and config.timeline is not None:
             try:
                 self.start(config.timeline, mark_cycles=config.timeline_mark_cycles)
-            except RingtuneError as error:  # an error of the disk must not end training
-                self._warn(f"step {step} is not recorded: {error}")
+            except (RingtuneError, OSError) as error:  # an error of the disk must not end training
+                self._failed = True  # said once in a window of steps
+                self._warn(f"steps from {step} on are not recorded: {error}")
+                self._remove_empty()
         elif not wanted and any(step == end for _, end in config.timeline_steps):
             self.stop()
+
+    def _remove_empty(self) -> None:
+        """Remove a part that was begun and holds nothing, which readers would take for a broken one."""
+        run = self.session.ensure_run_folder()
+        for part in layout.timeline_parts(run).glob(f"{layout.rank_stem(self.session.rank)}.*"):
+            with suppress(OSError):
+                if part.stat().st_size == 0:
+                    part.unlink()
 
     def _clear(self, part: Path) -> None:
         """Remove what an earlier job left under this rank's name."""

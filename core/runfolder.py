@@ -42,6 +42,8 @@ class RunRecord:
         labels: Free text by name; ``timeline`` holds the merged timeline's path when the user named one.
         failure: Of a failed job the first rank that did not end with 0: ``rank``, ``host``, ``exit_code``, ``after_s``
             (seconds since the start), ``last_lines`` (of its standard error). None where no launcher saw it.
+        failed_starts: Of a job that was started again (``ringtune run --restarts``): the failure of every start before
+            the last, with ``ended_unix_ns``.
     """
 
     name: str
@@ -57,6 +59,7 @@ class RunRecord:
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
     labels: Mapping[str, str] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
+    failed_starts: Sequence[Mapping[str, Any]] = ()
 
 
 def planned_folder(name: str, base: Path | None = None) -> Path:
@@ -100,15 +103,28 @@ def begin(run: Path, record: RunRecord) -> None:
     Raises:
         RingtuneError: The folder cannot be written.
     """
+    clear_ranks(run)
+    create(run, record)
+
+
+def clear_ranks(run: Path, *, keep_logs: bool = False) -> None:
+    """Remove the files of all ranks and the merged trace.
+
+    Args:
+        run: The run folder.
+        keep_logs: Whether what the ranks printed stays.
+
+    Raises:
+        RingtuneError: A file cannot be removed.
+    """
     old = [layout.timeline_file(run)]
     for folder in layout.RANK_FOLDERS:
-        old += (run / folder).glob(layout.RANK_FILES)
+        old += () if keep_logs and folder == layout.LOGS_FOLDER else (run / folder).glob(layout.RANK_FILES)
     for path in old:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise RingtuneError(f"{path}: cannot be replaced: {error.strerror or error}") from None
-    create(run, record)
 
 
 def read(run: Path) -> dict[str, Any] | None:

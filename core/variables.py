@@ -38,6 +38,9 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("SECRET_FILE", "secret_file", "path", None, "file", "File of mode 0600 that holds the secret."),
     Variable("WORKER", "worker", "int", None, "", "Number of this process in an elastic job.", None, 0),
+    Variable(
+        "RESTART", "restart", "int", 0, "", "How often `ringtune run --restarts` has started the job again.", None, 0
+    ),
     Variable("LAUNCHER", "launcher", "bool", False, "", "Set by `ringtune run`, which then serves the store."),
     *OUTPUT_VARIABLES,
     # Algorithms of allreduce.

@@ -6,8 +6,10 @@ none.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -29,6 +31,9 @@ CSV_HEADER = (
 class Journal:
     """Appends records to files. Single-threaded; owned by the tuner's extension.
 
+    A file that can be written no further, for example because the disk is full, is said once and left as it is: the
+    tuning needs none of them.
+
     Args:
         path: The journal, appended to; None = none is kept. Folders are made.
         csv: Horovod's log, written anew; None = none. Its score is the payload in bytes a microsecond of step time.
@@ -45,25 +50,39 @@ class Journal:
             self.close()
             raise
         self._scores: dict[Knobs, float] = {}
-        if self._csv is not None:
-            self._csv.write(CSV_HEADER.encode() + b"\n")
+        self._append("_csv", CSV_HEADER.encode() + b"\n")
 
     def write(self, records: Iterable[Record]) -> None:
         """Append records, stamped with the present time."""
         for record in records:
-            if self._lines is not None:
-                fields = {"event": record.event, "at_unix_ns": time.time_ns(), **record.as_dict()}
-                self._lines.write(orjson.dumps(fields) + b"\n")
+            fields = {"event": record.event, "at_unix_ns": time.time_ns(), **record.as_dict()}
+            self._append("_lines", orjson.dumps(fields) + b"\n")
             if self._csv is not None:
-                self._write_csv(self._csv, record)
+                self._write_csv(record)
 
-    def _write_csv(self, csv: IO[bytes], record: Record) -> None:
+    def _write_csv(self, record: Record) -> None:
         if isinstance(record, TrialRecord):
             # Bytes a microsecond, as Horovod scores; the newest measurement of a setting is its best known one.
             self._scores[record.knobs] = record.bytes / (record.step_ns.median / 1e3)
-            csv.write(csv_row(record.knobs, self._scores[record.knobs]))
+            self._append("_csv", csv_row(record.knobs, self._scores[record.knobs]))
         elif isinstance(record, ResultRecord):
-            csv.write(csv_row(record.knobs, self._scores.get(record.knobs, 0.0)))
+            self._append("_csv", csv_row(record.knobs, self._scores.get(record.knobs, 0.0)))
+
+    def _append(self, which: str, data: bytes) -> None:
+        file: IO[bytes] | None = getattr(self, which)
+        if file is None:
+            return
+        try:
+            file.write(data)
+        except OSError as error:
+            print(
+                f"ringtune warning: {file.name} ends here, the tuning goes on: {error.strerror or error}",
+                file=sys.stderr,
+                flush=True,
+            )
+            setattr(self, which, None)
+            with suppress(OSError):
+                file.close()
 
     def close(self) -> None:
         """Close the files; idempotent."""

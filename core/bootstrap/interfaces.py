@@ -10,7 +10,8 @@ from ringtune.errors import ConfigError
 
 LOCAL = "@local"
 """Stands for a host: Unix sockets, which need no network at all (see ``native/transport/socket.h``)."""
-_ANY = {"127.0.0.1": "0.0.0.0", "::1": "::", LOCAL: LOCAL}
+_FAR = ("192.0.2.1", "2001:db8::1")
+"""Addresses of no host (RFC 5737, RFC 3849), towards which the kernel knows a route if it knows any."""
 
 
 @functools.cache
@@ -22,9 +23,18 @@ def loopback() -> str:
     return next((address for address in ("127.0.0.1", "::1") if _works(address)), LOCAL)
 
 
+@functools.cache
 def any_address() -> str:
-    """Return the address at which a server listens for processes of all hosts."""
-    return _ANY[loopback()]
+    """Return the address at which a server listens for processes of all hosts, by IPv6 and IPv4 where both work."""
+    if loopback() == LOCAL:
+        return LOCAL
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(("::", 0))
+    except OSError:
+        return "0.0.0.0"
+    return "::"
 
 
 def is_loopback(host: str) -> bool:
@@ -52,6 +62,24 @@ def address_towards(host: str) -> str | None:
         return None
 
 
+def outward_address(name: str) -> str | None:
+    """Return this host's address for other hosts where its name leads itself to the loopback interface, else None.
+
+    Debian writes ``127.0.1.1 <hostname>`` into ``/etc/hosts``: the host reaches a server under its own name there, and
+    an address of that connection would lead every other host to itself.
+
+    Args:
+        name: Name or address of a host, perhaps this one.
+    """
+    if name == LOCAL or is_loopback(name):
+        return None
+    towards = address_towards(name)
+    if towards is None or not is_loopback(towards):
+        return None
+    routed = (address_towards(far) for far in _FAR)
+    return next((one for one in (*routed, *_addresses().values()) if one is not None and not is_loopback(one)), None)
+
+
 def _works(address: str) -> bool:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
@@ -66,7 +94,7 @@ def _works(address: str) -> bool:
 
 
 def address_of(names: str) -> str:
-    """Return the IPv4 address of the first of these interfaces that has one here.
+    """Return the address of the first of these interfaces that has one here, by IPv4 if it has both.
 
     Args:
         names: Names separated by commas.
@@ -81,16 +109,18 @@ def address_of(names: str) -> str:
             return addresses[name]
     here = ", ".join(addresses)
     raise ConfigError(
-        f"RINGTUNE_INTERFACE={names!r}: this host has no such network interface with an IPv4 address; it has {here}"
+        f"RINGTUNE_INTERFACE={names!r}: this host has no such network interface with an address; it has {here}"
     )
 
 
 def _addresses() -> dict[str, str]:
-    """Return the first IPv4 address of every interface that has one."""
+    """Return an address of every interface that has one which other hosts can use: IPv4's first, else IPv6's."""
     import psutil  # imported here because every process reads its settings and few name an interface
 
-    return {
-        name: addresses[0]
-        for name, found in psutil.net_if_addrs().items()
-        if (addresses := [one.address for one in found if one.family == socket.AF_INET])
-    }
+    found = {}
+    for name, several in psutil.net_if_addrs().items():
+        usable = [one for one in several if one.family in (socket.AF_INET, socket.AF_INET6)]
+        usable = [one for one in usable if not one.address.lower().startswith("fe80:")]  # of one link
+        if usable:
+            found[name] = min(usable, key=lambda one: one.family != socket.AF_INET).address
+    return found

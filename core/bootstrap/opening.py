@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ringtune import native, runfolder, session
 from ringtune.algorithms import load_table
-from ringtune.bootstrap import rank_process
+from ringtune.bootstrap import interfaces, rank_process
 from ringtune.bootstrap.placement import Placement, detect
 from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
@@ -128,7 +128,7 @@ def runtime_options(config: Config, placement: Placement, address: tuple[str, in
     options.store_host, options.store_port = address
     options.secret = config.secret or ""
     options.job = job
-    options.bind_address = config.own_address or ""
+    options.bind_address = config.own_address or interfaces.outward_address(address[0]) or ""
     options.transport = TRANSPORTS.index(config.transport)
     options.sockets_per_peer, options.tcp_congestion = config.sockets_per_peer, config.tcp_congestion
     options.connect_timeout_ns, options.idle_timeout_ns = config.start_timeout_ns, config.idle_timeout_ns

@@ -6,11 +6,12 @@ Everything here is a pure function of the environment. `ringtune.bootstrap.rende
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ringtune.bootstrap import launcher_traces
+from ringtune.bootstrap.launchers import LAUNCHERS, Task, find_task, half_a_pair
 from ringtune.config import Config, parse_address
 from ringtune.errors import ConfigError
 
@@ -26,9 +27,11 @@ class Placement:
         local_size: Ranks on this host as the launcher said; None if it did not.
         host: Name of this host; ranks of one name share memory.
         store: Address of the rendezvous store if the environment names one.
-        launcher: ``ringtune``, ``horovodrun``, ``torchrun``, ``openmpi``, ``pmi``, ``slurm`` or ``single``.
+        launcher: ``ringtune``, ``horovodrun``, a name in `ringtune.bootstrap.launchers.LAUNCHERS` (``torchrun``,
+            ``openmpi``, ``slurm`` ...), ``kubernetes``, ``pmix``, or ``single``: none.
         job: Name of the job as far as the launcher gives one, else empty.
         generation: Number of the set of ranks in an elastic job; None in a job with fixed ranks.
+        hosts: Number of hosts of the job as the launcher said; None if it did not.
     """
 
     rank: int = 0
@@ -40,86 +43,43 @@ class Placement:
     launcher: str = "single"
     job: str = ""
     generation: int | None = None
+    hosts: int | None = None
 
     @property
     def several_hosts(self) -> bool:
         """Whether the launcher says that the job spans hosts; False when it does not say."""
-        return self.local_size is not None and self.local_size < self.size
+        return (self.hosts or 1) > 1 or (self.local_size is not None and self.local_size < self.size)
 
 
-@dataclass(frozen=True)
-class _Launcher:
-    """Names of the variables by which a launcher tells a process its rank; later names are alternatives."""
-
-    name: str
-    rank: tuple[str, ...]
-    size: tuple[str, ...]
-    local_rank: tuple[str, ...]
-    local_size: tuple[str, ...]
-    job: tuple[str, ...] = ()
-
-
-_LAUNCHERS = (
-    _Launcher("torchrun", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",), ("TORCHELASTIC_RUN_ID",)),
-    _Launcher(
-        "openmpi",
-        ("OMPI_COMM_WORLD_RANK",),
-        ("OMPI_COMM_WORLD_SIZE",),
-        ("OMPI_COMM_WORLD_LOCAL_RANK",),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
-        ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
-    ),
-    _Launcher(
-        "pmi",
-        ("PMI_RANK",),
-        ("PMI_SIZE",),
-        ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
-        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
-    ),
-    _Launcher(
-        "slurm",
-        ("SLURM_PROCID",),
-        ("SLURM_NTASKS", "SLURM_NPROCS"),
-        ("SLURM_LOCALID",),
-        (),
-        ("SLURM_JOB_ID", "SLURM_JOBID"),
-    ),
-)
-
-_MORE = {
-    "torchrun": ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT"),
-    "slurm": ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"),
-}
 _RANK_INFO = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "HOSTNAME")
 LAUNCHER_VARIABLES: dict[str, tuple[str, ...]] = {
-    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_RANK_INFO, "STORE", "JOB", "WORKER", "LAUNCHER")),
+    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_RANK_INFO, "STORE", "JOB", "WORKER", "RESTART", "LAUNCHER")),
     "horovodrun": tuple(
         f"HOROVOD_{name}" for name in (*_RANK_INFO, "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "ELASTIC")
     ),
-    **{
-        row.name: (*row.rank, *row.size, *row.local_rank, *row.local_size, *row.job, *_MORE.get(row.name, ()))
-        for row in _LAUNCHERS
-    },
+    **{row.name: row.variables for row in LAUNCHERS},
+    **launcher_traces.TRACES,
 }
 """The variables by which each launcher tells a process its rank, and where the ranks meet."""
 
 
 def detect(config: Config, environ: Mapping[str, str] | None = None) -> Placement:
-    """Find this process's placement from ringtune's own variables, then from each known launcher's, else a job of one.
+    """Find this process's placement: by ringtune's own variables, else by a launcher's, else it is a job of one rank.
 
     Args:
         config: Settings already read (``RINGTUNE_RANK`` and so on).
         environ: Environment to look in; default: the process's.
 
     Raises:
-        ConfigError: Rank without size or the reverse, or numbers that contradict each other.
+        ConfigError: Rank without size or the reverse, numbers that contradict each other, or a process that something
+            started beside others without telling it its rank.
     """
     environ = os.environ if environ is None else environ
     host = config.hostname or socket.gethostname()
-    if config.rank is not None or config.size is not None:
-        found = _from_config(config, environ)
-    else:
-        found = next((read for row in _LAUNCHERS if (read := _read(row, environ)) is not None), Placement())
+    found = _own_task(config, environ) or find_task(environ)
+    if found is None:
+        launcher_traces.refuse(environ, host)
+        found = Task("single", rank=0, size=1, local_rank=0, local_size=1)
     store = config.store if config.store is not None else _master(environ) if found.size > 1 else None
     placement = Placement(
         rank=found.rank,
@@ -130,80 +90,27 @@ def detect(config: Config, environ: Mapping[str, str] | None = None) -> Placemen
         store=store,
         launcher=found.launcher,
         job=config.job or found.job,
+        hosts=found.nodes,
     )
     _check(placement)
     return placement
 
 
-def slurm_tasks_per_node(text: str) -> list[int]:
-    """Expand SLURM's ``2(x3),1`` into ``[2, 2, 2, 1]``."""
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:\(x(\d+)\))?\s*", part)
-        if match is None:
-            raise ConfigError(f"SLURM_TASKS_PER_NODE={text!r}: expected counts such as 2(x3),1")
-        counts += [int(match.group(1))] * int(match.group(2) or 1)
-    return counts
-
-
-def _from_config(config: Config, environ: Mapping[str, str]) -> Placement:
+def _own_task(config: Config, environ: Mapping[str, str]) -> Task | None:
+    """Return what ringtune's or Horovod's variables say; a rank whose launcher gives no size completes a size alone."""
+    if config.rank is None and config.size is None:
+        return None
     own = environ.get("RINGTUNE_RANK") or environ.get("RINGTUNE_SIZE")
     prefix, launcher = ("RINGTUNE_", "ringtune") if own else ("HOROVOD_", "horovodrun")
+    if config.rank is None and config.size is not None and (alone := launcher_traces.lone_rank(environ)) is not None:
+        name, rank = alone
+        if name == "JOB_COMPLETION_INDEX":
+            return Task("kubernetes", rank, config.size, config.local_rank or 0, config.local_size or 1)
+        return Task("pmix", rank, config.size, config.local_rank, config.local_size, environ.get("PMIX_NAMESPACE", ""))
     if config.rank is None or config.size is None:
         there, missing = ("SIZE", "RANK") if config.rank is None else ("RANK", "SIZE")
-        raise _half_a_pair(prefix + there, prefix + missing)
-    return Placement(config.rank, config.size, config.local_rank, config.local_size, launcher=launcher)
-
-
-def _read(row: _Launcher, environ: Mapping[str, str]) -> Placement | None:
-    rank, size = _first(row.rank, environ), _first(row.size, environ)
-    if row.name == "slurm" and not _in_slurm_step(environ):
-        return None
-    if row.name == "slurm":  # a step may have fewer tasks than its job
-        size = _first(("SLURM_STEP_NUM_TASKS",), environ) or size
-    if rank is None and size is None:
-        return None
-    if rank is None or size is None:
-        there, missing = (row.size[0], row.rank[0]) if rank is None else (row.rank[0], row.size[0])
-        raise _half_a_pair(there, missing)
-    local_rank, local_size = _first(row.local_rank, environ), _first(row.local_size, environ)
-    job = next((environ[name] for name in row.job if environ.get(name)), "")
-    if row.name == "slurm":
-        local_size = _slurm_local_size(environ, size)
-        step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
-        job = f"{job}.{step}" if job and step else job
-    if row.name == "torchrun" and environ.get("TORCHELASTIC_RESTART_COUNT"):
-        job = f"{job}.{environ['TORCHELASTIC_RESTART_COUNT']}"
-    return Placement(rank, size, local_rank, local_size, launcher=row.name, job=job)
-
-
-def _in_slurm_step(environ: Mapping[str, str]) -> bool:
-    """Whether srun started this process: a batch script sees the task count too, but is no task itself."""
-    if environ.get("SLURM_PROCID") is None:
-        return False
-    in_step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
-    in_job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
-    return bool(in_step) or not in_job
-
-
-def _slurm_local_size(environ: Mapping[str, str], size: int) -> int | None:
-    for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
-        if environ.get(name):
-            counts = slurm_tasks_per_node(environ[name])
-            node = int(environ.get("SLURM_NODEID", "0") or 0)
-            return counts[node] if node < len(counts) else None
-    nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_NNODES")
-    return size if nodes == "1" else None
-
-
-def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> int | None:
-    for name in names:
-        text = environ.get(name, "").strip()
-        if text:
-            if not text.isascii() or not text.isdigit():
-                raise ConfigError(f"{name}={text!r}: expected a whole number >= 0")
-            return int(text)
-    return None
+        raise half_a_pair(prefix + there, prefix + missing)
+    return Task(launcher, config.rank, config.size, config.local_rank, config.local_size)
 
 
 def _master(environ: Mapping[str, str]) -> tuple[str, int] | None:
@@ -212,10 +119,6 @@ def _master(environ: Mapping[str, str]) -> tuple[str, int] | None:
     if not address or not port or environ.get("TORCHELASTIC_RUN_ID"):
         return None
     return parse_address("MASTER_ADDR:MASTER_PORT", f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
-
-
-def _half_a_pair(there: str, missing: str) -> ConfigError:
-    return ConfigError(f"{there} is set but {missing} is not: set both, or neither for a job of one rank")
 
 
 def _check(placement: Placement) -> None:

@@ -7,7 +7,8 @@ does the rest. Where the address comes from depends on who started the processes
 * ``MASTER_ADDR`` and ``MASTER_PORT`` without torchrun: rank 0 serves it there.
 * torchrun: rank 0 serves it on a free port and publishes the address in torch's own store.
 * mpirun, srun, horovodrun on one host: rank 0 publishes it in a file only this user can read.
-* srun on several hosts: the first host of the node list and a port derived from the job's number.
+* srun, jsrun, Flux and others on several hosts: the first host as the launcher names it (`first_host`), at a port
+  derived from the job's number.
 * mpirun on several hosts: mpi4py carries the address if it is installed.
 
 A server, once started, lives as long as the process, so that ``init``/``shutdown``/``init`` works: each ``init``
@@ -19,15 +20,14 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ringtune import native
-from ringtune.bootstrap import address_file, secret
+from ringtune.bootstrap import address_file, first_host, secret
 from ringtune.bootstrap.deadline import Deadline
-from ringtune.bootstrap.interfaces import LOCAL, address_towards, any_address, loopback
+from ringtune.bootstrap.interfaces import LOCAL, address_towards, any_address, is_loopback, loopback, outward_address
 from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config, parse_address
 from ringtune.errors import ConfigError, RingtuneError, Timeout
@@ -95,8 +95,7 @@ class Rendezvous:
         if placement.launcher == "torchrun":
             return self._through_torch(placement, config, environ, deadline)
         self.secret = secret.of_job(config, placement)
-        if placement.launcher == "slurm" and placement.several_hosts:
-            address = slurm_address(environ)
+        if (address := first_host.address(placement, environ)) is not None:
             if placement.rank == 0:
                 self._serve_at(address)
             return address
@@ -169,7 +168,7 @@ class Rendezvous:
     def _through_mpi(self, placement: Placement, config: Config) -> Address:
         try:
             from mpi4py import MPI
-        except ImportError:
+        except (ImportError, RuntimeError):  # RuntimeError: it finds no MPI library
             raise ConfigError(
                 f"this job of {placement.size} ranks (from {placement.launcher}) "
                 "spans several hosts and nothing says where "
@@ -177,6 +176,13 @@ class Rendezvous:
                 "`mpirun -x RINGTUNE_STORE=node1:29400 ...`), or MASTER_ADDR and MASTER_PORT, or install mpi4py, "
                 "or start the job with `ringtune run -H ...`"
             ) from None
+        world = MPI.COMM_WORLD.Get_size()
+        if world != placement.size:
+            raise ConfigError(
+                f"this job of {placement.size} ranks (from {placement.launcher}) spans several hosts, and mpi4py sees "
+                f"a world of {world}: it was built for another MPI than the launcher's; install mpi4py for that one, "
+                "or set RINGTUNE_STORE=host:port on all ranks (a free port on rank 0's host)"
+            )
         address: Address | None = None
         if placement.rank == 0:
             address = self.serve(config, socket.gethostname(), several_hosts=placement.several_hosts)
@@ -215,35 +221,6 @@ def open_torch_store(placement: Placement, environ: Mapping[str, str], deadline:
         raise RingtuneError(f"torch's store at {address[0]}:{address[1]} cannot be used: {error}") from error
 
 
-def slurm_address(environ: Mapping[str, str]) -> Address:
-    """Return the first host of SLURM's node list and a port derived from the job and step.
-
-    Raises:
-        ConfigError: There is no node list.
-    """
-    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
-    if not nodes:
-        raise ConfigError(
-            "this SLURM job spans several hosts but SLURM_JOB_NODELIST is not set: set RINGTUNE_STORE=host:port"
-        )
-    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or "0"
-    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or "0"
-    # 15000..30999: above the registered services people run, below Linux's ephemeral ports (32768).
-    return first_node(nodes), 15000 + zlib.crc32(f"{job}.{step}".encode()) % 16000
-
-
-def first_node(nodes: str) -> str:
-    """Return the first name of a SLURM node list: ``gpu[03-05,9],cpu1`` gives ``gpu03``."""
-    head, bracket, rest = nodes.partition("[")
-    if "," in head or not bracket:
-        return nodes.split(",")[0].strip()
-    inside, _, tail = rest.partition("]")
-    first = inside.split(",")[0].split("-")[0]
-    # A suffix after the bracket belongs to the name, up to the next comma: rack[1-2]-node[1-4].
-    suffix = tail.split(",")[0] if not tail.startswith(",") else ""
-    return head + first + (first_node(suffix) if suffix else "")
-
-
 def bind_host(host: str) -> str:
     """Return the address to listen on for a store that others reach as ``host``.
 
@@ -262,6 +239,6 @@ def bind_host(host: str) -> str:
 
 
 def _own_address(reach: str) -> str:
-    """Return this host's address on the way to another host; that host's name if it is this one."""
+    """Return this host's own address on the way to another host; one that others can use if that host is this one."""
     address = address_towards(reach)
-    return reach if address is None or address.startswith("127.") or address == "::1" else address
+    return outward_address(reach) or reach if address is None or is_loopback(address) else address

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from ringtune.common import job
 from ringtune.common.exceptions import HorovodVersionMismatchError
 from ringtune.errors import InvalidArgument
 
@@ -113,9 +114,7 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def _built(name: str) -> bool:
-    from ringtune.torch import basics
-
-    return bool(getattr(basics, name)())
+    return bool(getattr(job, name)())
 
 
 def get_ext_suffix() -> str:

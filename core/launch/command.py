@@ -61,6 +61,7 @@ def _print_build(ctx: click.Context, parameter: click.Parameter, value: bool) ->
     metavar="MIN MAX",
     help="Elastic: seconds until a host where ranks failed gets new ones; default: never.",
 )
+@click.option("--restarts", type=AT_LEAST_0, metavar="N", help="Start a job again when it fails, up to N times.")
 @click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of ssh on other hosts.")
 @click.option("-i", "--ssh-identity-file", type=click.Path(path_type=Path), help="Key for ssh.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run folder; default: runs/<script>-<time>.")
@@ -157,6 +158,7 @@ def options_from(command: list[str], values: Mapping[str, Any]) -> LaunchOptions
         ssh_identity_file=values["ssh_identity_file"],
         verbose=values["verbose"],
         elastic=_elastic_from(values),
+        restarts=values["restarts"] or 0,
     )
 
 

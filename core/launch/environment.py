@@ -11,18 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringtune.bootstrap import interfaces, rank_process
+from ringtune.bootstrap.launchers import LAUNCHERS
 from ringtune.launch.hosts import Slot
+from ringtune.launch.routes import Routes
 
 # What belongs to the launcher's host or shell and would be wrong on another one.
 _NOT_FOR_OTHER_HOSTS = re.compile(
     r"^(HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TERM_.*|SSH_.*|DISPLAY|XAUTHORITY|XDG_(?!CACHE_HOME$).*|DBUS_.*|WINDOWID|TMUX.*|STY|"
     r"TMPDIR|BASH_FUNC_.*)$"
 )
-# Rendezvous variables of another launcher; a rank must not take them for its own.
+# Rendezvous variables of another launcher; a rank must not take them for its own. Sizes stay with a batch system's.
+_RANK_NAMES = "|".join(
+    name for row in LAUNCHERS for names in (row.rank, row.local_rank, row.local_size) for name in names
+)
 _FOREIGN_RENDEZVOUS = re.compile(
-    rf"^({rank_process.VARIABLE}|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_(RANK|NAME)|((GROUP|ROLE)_)?WORLD_SIZE|"
-    r"TORCHELASTIC_.*|PMI_RANK|PMI_SIZE|RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|"
-    r"SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
+    rf"^({rank_process.VARIABLE}|{_RANK_NAMES}|PMIX_RANK|GROUP_RANK|ROLE_(RANK|NAME)|((GROUP|ROLE)_)?WORLD_SIZE|"
+    r"TORCHELASTIC_.*|RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER|RESTART)|(OMPI|MV2|MVP)_COMM_WORLD_.*|PMI_SIZE|"
+    r"(JSM_NAMESPACE|PALS)_.*|JAX_NUM_PROCESSES|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
 )
 
 
@@ -39,6 +44,7 @@ class Job:
         run_dir: Absolute run folder, or None.
         master: Address and port on rank 0's host where ``torch.distributed`` can meet; None in an elastic job.
         hosts: Names of the hosts, in the order of their ranks; empty in an elastic job.
+        routes: Addresses that the hosts reach each other at, as far as that was tried.
     """
 
     name: str
@@ -49,6 +55,7 @@ class Job:
     run_dir: Path | None
     master: tuple[str, int] | None = None
     hosts: tuple[str, ...] = ()
+    routes: Routes = field(default_factory=Routes)
 
     def store_towards(self, host: str) -> str:
         """Return the address by which a rank reaches the store, and by which its peers will reach the rank.
@@ -57,7 +64,7 @@ class Job:
             host: The rank's host, or for one on the launcher's host another of the job; empty if there is none.
         """
         one_address = self.store_host != interfaces.loopback()
-        return address_towards(host) if host and not one_address else self.store_host
+        return (self.routes.store.get(host) or address_towards(host)) if host and not one_address else self.store_host
 
 
 def rank_environment(
@@ -80,6 +87,8 @@ def rank_environment(
         "RINGTUNE_LOCAL_RANK": str(slot.local_rank),
         "RINGTUNE_LOCAL_SIZE": str(slot.local_size),
     }
+    if (address := job.routes.own.get(slot.host)) is not None:
+        own["RINGTUNE_INTERFACE_ADDRESS"] = address
     return _environment(job, slot, store_host, base, {**settings, **own, **_as_torchrun(job, slot, base)})
 
 
@@ -162,21 +171,24 @@ def address_towards(host: str) -> str:
     return interfaces.address_towards(host.rpartition("@")[2]) or socket.gethostname()
 
 
-def meeting_place(host: str, local: bool, others: Sequence[str]) -> tuple[str, int]:
+def meeting_place(host: str, local: bool, others: Sequence[str], found: Routes) -> tuple[str, int]:
     """Return where ranks can meet on the host of rank 0: its address and a port that is probably free.
 
     Args:
         host: Name of rank 0's host.
         local: Whether that is this machine.
         others: Other hosts of the job.
+        found: Addresses that were tried.
     """
     # The kernel's ephemeral ports are avoided: another socket could take one before rank 0 opens it.
     port = 20_000 + secrets.randbelow(10_000)
     if not local:
-        return host.rpartition("@")[2], port
+        return found.own.get(host) or host.rpartition("@")[2], port
     while not _is_free(port):
         port = 20_000 + secrets.randbelow(10_000)
-    return (address_towards(others[0]) if others else _loopback_by_tcp()), port
+    if not others:
+        return _loopback_by_tcp(), port
+    return found.own.get(host) or found.store.get(others[0]) or address_towards(others[0]), port
 
 
 def _loopback_by_tcp() -> str:

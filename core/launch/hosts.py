@@ -10,7 +10,10 @@ from pathlib import Path
 
 from ringtune.errors import UsageError
 
-_HOST = re.compile(r"^(?:\[(?P<address>[0-9A-Fa-f:.%]+)\]|(?P<name>[A-Za-z0-9._@-]+))(?::(?P<slots>[^:]*))?$")
+_HOST = re.compile(
+    r"^(?:(?P<user>[A-Za-z0-9._-]+@)?\[(?P<address>[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?)\]|(?P<name>[A-Za-z0-9._@-]+))"
+    r"(?::(?P<slots>[^:]*))?$"
+)
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -43,12 +46,12 @@ def parse_hosts(text: str) -> list[Host]:
     """Parse ``host:slots,host2:slots``; a host without slots takes one rank, an IPv6 address stands in brackets.
 
     Raises:
-        UsageError: A word is not ``host[:slots]``, or a host appears twice.
+        UsageError: A word is not ``host[:slots]``.
     """
     hosts = [parse_host_line(word.strip(), 1, "-H") for word in text.split(",") if word.strip()]
     if not hosts:
         raise UsageError(f"-H {text!r}: expected host:slots, separated by commas (localhost:2,node7:4)")
-    return _unique(hosts)
+    return hosts
 
 
 def parse_hostfile(path: Path) -> list[Host]:
@@ -73,7 +76,35 @@ def parse_hostfile(path: Path) -> list[Host]:
         hosts.append(parse_host_line(f"{name}:{slots[0]}" if slots else name, 1, f"--hostfile {path}, line {number}"))
     if not hosts:
         raise UsageError(f"--hostfile {path}: names no host")
-    return _unique(hosts)
+    return hosts
+
+
+def merged(hosts: Sequence[Host]) -> list[Host]:
+    """Return every machine once, under its first name, with the slots of all its names and lines.
+
+    Names belong to one machine if they lead to a common address, this machine's being any that can be bound here.
+    """
+    slots: dict[str, int] = {}
+    first_names: dict[object, str] = {}
+    for host in hosts:
+        keys = _keys_of(host.name)
+        name = next((first_names[key] for key in keys if key in first_names), host.name)
+        slots[name] = slots.get(name, 0) + host.slots
+        for key in keys:
+            first_names.setdefault(key, name)
+    return [Host(name, count) for name, count in slots.items()]
+
+
+def _keys_of(name: str) -> list[object]:
+    """Return what tells a machine from others: its name as it is given, and its addresses for one user."""
+    if is_local(name):
+        return [_LOCAL_NAMES]
+    user, _, host = name.rpartition("@")
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return [name]  # known to ssh alone
+    return [name, *((user, address[0]) for *_, address in found)]
 
 
 def assign(hosts: Sequence[Host], num_proc: int) -> list[Slot]:
@@ -128,18 +159,10 @@ def parse_host_line(word: str, default_slots: int, source: str) -> Host:
     match = _HOST.match(word)
     if match is None:
         raise UsageError(f"{source}: {word!r}: expected host:slots, for example localhost:2")
-    name = match["address"] or match["name"]
+    name = (match["user"] or "") + match["address"] if match["address"] else match["name"]
     slots = match["slots"]
     if slots is None:
         return Host(name, default_slots)
     if not slots.isascii() or not slots.isdigit() or int(slots) == 0:
         raise UsageError(f"{source}: {word!r}: slots must be a whole number from 1, got {slots!r}")
     return Host(name, int(slots))
-
-
-def _unique(hosts: list[Host]) -> list[Host]:
-    names = [host.name for host in hosts]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UsageError(f"host {twice[0]} is named twice; give it once with all its slots")
-    return hosts

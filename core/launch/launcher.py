@@ -16,12 +16,14 @@ from ringtune.bootstrap.interfaces import address_of, any_address, loopback
 from ringtune.bootstrap.rendezvous import bind_host
 from ringtune.config import Config
 from ringtune.errors import ConfigError, RingtuneError, UsageError
-from ringtune.launch import after_run, descriptors, elastic, remote
+from ringtune.launch import after_run, descriptors, elastic, remote, restarts, routes
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, cores, for_other_host, meeting_place, rank_environment
-from ringtune.launch.hosts import Host, Slot, assign, is_local, parse_hostfile, parse_hosts
+from ringtune.launch.hosts import Host, Slot, assign, is_local, merged, parse_hostfile, parse_hosts
 from ringtune.launch.options import LaunchOptions
 from ringtune.launch.rank import Order, RankProcess
+from ringtune.launch.restarts import Start, Starts
+from ringtune.launch.routes import Routes
 from ringtune.launch.streams import Streams
 from ringtune.launch.supervisor import Outcome, Supervisor
 
@@ -60,37 +62,59 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
     # Wrong settings are found here, once, instead of by every rank.
     config = Config.from_environ({**options.environ, **options.settings})
     descriptors.require(len(slots), options)
-    remote.require_reachable(names - local, options)
-    secret = secrets.token_hex(32)
-    store_host = _store_host(config, names - local, discovery is not None)
-    store = open_store(store_host, secret)
-    with contextlib.closing(store):
-        # Before the streams open their log files: it clears those of an earlier job in the same folder.
-        options, missed = _begin_run(options, slots, config)
-        with _finishing(options.run_dir) as ended, contextlib.closing(Streams(len(slots), options)) as streams:
-            if missed is not None:
-                streams.say(f"warning: the job goes on without a run folder: {missed}")
-            first = hosts[0].name
-            master = meeting_place(first, first in local, sorted(names - local)) if options.elastic is None else None
-            host_names = tuple(host.name for host in hosts)
-            reached_at = loopback() if store_host == any_address() else store_host
-            job = Job(
-                secrets.token_hex(8), len(slots), secret, reached_at, store.port, options.run_dir, master, host_names
-            )
-            if options.call is not None:
-                options.call.offer(_client(job), job.name)
-            if options.elastic is None:
-                _say_plan(slots, local, options, streams)
-                outcome = _run(job, slots, local, options, streams, store)
-            else:
-                supervisor = elastic.ElasticSupervisor(job, elastic.limits_of(options), streams, options)
-                outcome = supervisor.run_with(hosts, discovery)
-            if options.call is not None:
-                options.call.collect(_client(job), job, outcome)
-            ended(outcome, streams)
-            if options.run_dir is not None:
-                after_run.call(options.run_dir, streams.say)
+    found = _find_routes([host.name for host in hosts], local, options, config)
+    # Before the streams open their log files: it clears those of an earlier job in the same folder.
+    options, missed = _begin_run(options, slots, config)
+    with _finishing(options.run_dir) as ended, contextlib.closing(Streams(len(slots), options)) as streams:
+        if missed is not None:
+            streams.say(f"warning: the job goes on without a run folder: {missed}")
+        store_host = _store_host(config, names - local, discovery is not None, found)
+
+        def start(number: int) -> Start:
+            again = {restarts.VARIABLE: str(number)} if options.restarts else {}
+            this = dataclasses.replace(options, settings={**options.settings, **again})
+            secret = secrets.token_hex(32)
+            with contextlib.closing(open_store(store_host, secret)) as store:
+                first, others = hosts[0].name, [host.name for host in hosts if host.name not in local]
+                job = Job(
+                    secrets.token_hex(8),
+                    len(slots),
+                    secret,
+                    loopback() if store_host == any_address() else store_host,
+                    store.port,
+                    options.run_dir,
+                    meeting_place(first, first in local, others, found) if options.elastic is None else None,
+                    tuple(host.name for host in hosts),
+                    found,
+                )
+                if options.call is not None:
+                    options.call.offer(_client(job), job.name)
+                if options.elastic is None:
+                    outcome = _run(job, slots, local, this, streams, store)
+                else:
+                    supervisor = elastic.ElasticSupervisor(job, elastic.limits_of(options), streams, options)
+                    outcome = supervisor.run_with(hosts, discovery)
+                if options.call is not None:
+                    options.call.collect(_client(job), job, outcome)
+                return Start(outcome, options.restarts > 0 and _has_met(job))
+
+        if options.elastic is None:
+            _say_plan(slots, local, options, streams)
+        outcome = Starts(options, streams).stay(start)
+        ended(outcome, streams)
+        if options.run_dir is not None:
+            after_run.call(options.run_dir, streams.say)
     return outcome.exit_code
+
+
+def _has_met(job: Job) -> bool:
+    """Whether a rank of an ended job came to ``init()``; a job of one rank needs no store, and does not show it."""
+    store = _client(job)
+    for rank in range(job.size):
+        with contextlib.suppress(native.error_class()):  # the rank has left nothing
+            store.get(f"{job.name}.1/rank/{rank}", 0)
+            return True
+    return False
 
 
 def plan(options: LaunchOptions) -> list[Slot]:
@@ -106,6 +130,8 @@ def plan(options: LaunchOptions) -> list[Slot]:
     if options.hosts is not None and options.hostfile is not None:
         raise UsageError("give -H or --hostfile, not both")
     if options.elastic is not None:
+        if options.restarts:
+            raise UsageError("--restarts is for jobs with fixed ranks; an elastic one goes on by itself: --reset-limit")
         start = elastic.limits_of(options).start_np
         return assign([Host("localhost", start)], start)
     hosts = _hosts(options)
@@ -114,6 +140,7 @@ def plan(options: LaunchOptions) -> list[Slot]:
     if hosts is None:
         assert options.num_proc is not None
         hosts = [Host("localhost", options.num_proc)]
+    hosts = merged(hosts)
     return assign(hosts, options.num_proc or sum(host.slots for host in hosts))
 
 
@@ -143,20 +170,40 @@ def open_store(host: str, secret: str) -> Any:
         return native.load().StoreServer(host, 0, secret)
 
 
-def _store_host(config: Config, others: Set[str], changing: bool) -> str:
+def _find_routes(hosts: Sequence[str], local: Set[str], options: LaunchOptions, config: Config) -> Routes:
+    """Check that all other hosts are ready, and find the addresses that hosts reach each other at.
+
+    Those are not looked for where the user names a network, nor in an elastic job, whose hosts come and go.
+
+    Raises:
+        RingtuneError: A host cannot be reached from here or from another one.
+    """
+    others = [name for name in hosts if name not in local]
+    with remote.probing(others, options) as probes:
+        named = config.interface is not None or config.interface_address is not None
+        if not probes or named or options.elastic is not None:
+            return Routes()
+        usual = {name: address_towards(name) for name in others}
+        found = routes.find(probes, usual, launcher_has_ranks=bool(local))
+    here = found.own.get(routes.LAUNCHER)
+    return Routes(found.store, {**found.own, **({name: here for name in local} if here is not None else {})})
+
+
+def _store_host(config: Config, others: Set[str], changing: bool, found: Routes) -> str:
     """Return the address at which the store listens: no other than the one by which the ranks reach it, if it is one.
 
     Args:
         config: Settings of the ranks.
         others: Names of the other hosts.
         changing: Whether hosts may come later.
+        found: Addresses that were tried.
     """
     if not others and not changing:
         return loopback()
     if config.interface is not None:
         with contextlib.suppress(ConfigError):  # the launcher's host need not be one of the job's
             return address_of(config.interface)
-    ways = {address_towards(host) for host in others}
+    ways = {found.store.get(host) or address_towards(host) for host in others}
     return bind_host(ways.pop()) if len(ways) == 1 and not changing else any_address()
 
 

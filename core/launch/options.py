@@ -71,6 +71,7 @@ class LaunchOptions:
             run it in a thread, where no signal arrives. None = nothing but a signal ends it.
         verbose: Whether the launcher says what it starts.
         elastic: How the ranks may change while the job runs; None = they are fixed.
+        restarts: How often a job with fixed ranks is started again when it fails.
         call: The call that the command makes on every rank, for `ringtune.run`; None = the command is a user's.
     """
 
@@ -99,4 +100,5 @@ class LaunchOptions:
     stop_fd: int | None = None
     verbose: bool = False
     elastic: ElasticOptions | None = None
+    restarts: int = 0
     call: Call | None = None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ringtune.errors import RingtuneError
 from ringtune.launch.options import LaunchOptions
+from ringtune.launch.routes import LAUNCHER, Probe
 
 RANK_AGENT = Path(__file__).with_name("rank_agent.py")
+HOST_PROBE = Path(__file__).with_name("host_probe.py")
 _REACH_TIMEOUT_S = 20
 
 
@@ -40,39 +43,46 @@ def remote_rank_agent_command(host: str, options: LaunchOptions) -> list[str]:
     return [*ssh_command(host, options), f"exec {shlex.join(rank_agent_command())}"]
 
 
-def require_reachable(hosts: Iterable[str], options: LaunchOptions) -> None:
-    """Check that every host can be reached and has the same Python and ringtune at the same path.
+@contextlib.contextmanager
+def probing(hosts: Iterable[str], options: LaunchOptions) -> Iterator[dict[str, Probe]]:
+    """Run a probe on every host meanwhile, and on this machine by `LAUNCHER` if there are other hosts; yield them.
 
     Raises:
-        RingtuneError: A host cannot be reached, or lacks the interpreter or the package.
+        RingtuneError: A host cannot be reached, or lacks the interpreter or the package at the same path.
     """
-    names = sorted(set(hosts))
-    if not names:
-        return
-    with ThreadPoolExecutor(max_workers=min(32, len(names))) as pool:
-        problems = [problem for problem in pool.map(lambda host: _problem_of(host, options), names) if problem]
-    if problems:
-        raise RingtuneError("; ".join(problems))
-
-
-def _problem_of(host: str, options: LaunchOptions) -> str:
-    probe = f"test -x {shlex.quote(sys.executable)} || exit 96; test -r {shlex.quote(str(RANK_AGENT))} || exit 97"
+    names = list(dict.fromkeys(hosts))
+    probes: dict[str, Probe] = {}
     try:
-        result = subprocess.run(
-            [*ssh_command(host, options), probe],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_REACH_TIMEOUT_S,
-            check=False,
-        )
+        if names:
+            here = Probe([sys.executable, "-I", "-S", str(HOST_PROBE)])
+            probes[LAUNCHER] = here
+            here.wait(_REACH_TIMEOUT_S)
+            with ThreadPoolExecutor(max_workers=min(32, len(names))) as pool:
+                problems = list(pool.map(lambda host: _start_probe(host, options, probes), names))
+            if any(problems):
+                raise RingtuneError("; ".join(problem for problem in problems if problem))
+        yield {name: probes[name] for name in (LAUNCHER, *names) if name in probes}
+    finally:
+        for probe in probes.values():
+            probe.close()
+
+
+def _start_probe(host: str, options: LaunchOptions, probes: dict[str, Probe]) -> str:
+    """Start a probe on a host; return what is wrong, else an empty text."""
+    python, file = shlex.quote(sys.executable), shlex.quote(str(HOST_PROBE))
+    command = f"test -x {python} || exit 96; test -r {file} || exit 97; exec {python} -I -S {file}"
+    try:
+        probes[host] = Probe([*ssh_command(host, options), command])
+        ended = probes[host].wait(_REACH_TIMEOUT_S)
     except FileNotFoundError:
         return f"host {host}: there is no ssh on this machine to reach it with"
     except subprocess.TimeoutExpired:
         return f"host {host} cannot be reached by ssh: no answer within {_REACH_TIMEOUT_S} s"
-    if result.returncode == 0:
+    if ended is None:
         return ""
-    if result.returncode in (96, 97):
-        lacking = sys.executable if result.returncode == 96 else str(RANK_AGENT)
+    code, said = ended
+    if code in (96, 97):
+        lacking = sys.executable if code == 96 else str(HOST_PROBE)
         return f"host {host} has no {lacking}: install ringtune there at the same path, or share the folder"
-    said = result.stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"host {host} cannot be reached by ssh: {said[-1] if said else f'ssh ended with {result.returncode}'}"
+    lines = said.strip().splitlines()
+    return f"host {host} cannot be reached by ssh: {lines[-1] if lines else f'ssh ended with {code}'}"

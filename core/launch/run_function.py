@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ringtune.launch.supervisor import Outcome
 
 _RENAMED = {"np": "num_proc", "min_np": "min_num_proc", "max_np": "max_num_proc"}
-_WITHOUT_EFFECT = ("disable_cache", "mpi_args", "network_interface", "network_interfaces")
+_WITHOUT_EFFECT = ("disable_cache", "mpi_args")
 
 
 def run(
@@ -45,8 +45,8 @@ def run(
     use_gloo: bool | None = None,
     use_mpi: bool | None = None,
     mpi_args: str | None = None,
-    network_interface: str | None = None,
-    network_interfaces: str | None = None,
+    network_interface: str | Sequence[str] | None = None,
+    network_interfaces: str | Sequence[str] | None = None,
     executable: str | None = None,
     np: int | None = None,
     min_np: int | None = None,
@@ -70,14 +70,15 @@ def run(
         start_timeout: Seconds the ranks wait for each other.
         ssh_port: Port of ssh on other hosts.
         ssh_identity_file: Key for ssh.
-        disable_cache: Without effect, as are `mpi_args`, `network_interface` and `network_interfaces`.
+        disable_cache: Without effect, as is `mpi_args`.
         output_filename: Folder that keeps the output of each rank.
         verbose: 1 and more: say what is started.
         use_gloo: Accepted for Horovod's sake: ringtune has a runtime of its own.
         use_mpi: Likewise.
         mpi_args: Without effect.
-        network_interface: Without effect.
-        network_interfaces: Without effect.
+        network_interface: Network interfaces of links between hosts, as a list or separated by commas; the first that a
+            host has counts.
+        network_interfaces: Likewise.
         executable: Python interpreter of the ranks; default: this one.
         np: Deprecated, use `num_proc`.
         min_np: Deprecated, use `min_num_proc`.
@@ -205,6 +206,9 @@ def _options(wanted: Mapping[str, Any]) -> LaunchOptions:
         name: Path(wanted[name]) for name in ("hostfile", "ssh_identity_file", "output_filename") if name in wanted
     }
     settings = {"RINGTUNE_START_TIMEOUT": str(wanted["start_timeout"])} if "start_timeout" in wanted else {}
+    named = [wanted[name] for name in ("network_interface", "network_interfaces") if name in wanted]
+    if interfaces := ",".join(one if isinstance(one, str) else ",".join(one) for one in named):
+        settings["RINGTUNE_INTERFACE"] = interfaces
     return LaunchOptions(
         command=[wanted.get("executable", sys.executable), "-m", "ringtune.launch.call"],
         num_proc=wanted.get("num_proc", None if named_hosts else wanted.get("min_num_proc", 1)),

@@ -60,6 +60,7 @@ class Setting:
         type: Click's type of the value; None = a switch that sets 1.
         help: One line.
         is_file: The value is a path, made absolute because a rank may start in another folder.
+        several: The flag may be given several times; the values are joined by commas.
     """
 
     flags: tuple[str, ...]
@@ -67,6 +68,7 @@ class Setting:
     type: Any
     help: str
     is_file: bool = False
+    several: bool = False
 
     @property
     def parameter(self) -> str:
@@ -79,6 +81,8 @@ class Setting:
             return value if str(value).upper() == "DYNAMIC" else str(expanded(value).absolute())
         if self.type is None:
             return "1" if value else "0"
+        if self.several:
+            return ",".join(value)
         return str(value)
 
 
@@ -128,6 +132,7 @@ SETTINGS = (
         "RINGTUNE_INTERFACE",
         str,
         "Network interfaces of links between hosts, by name; the first that a host has counts.",
+        several=True,
     ),
     Setting(("--cycle-time-ms",), "RINGTUNE_CYCLE_TIME", _OfVariable("CYCLE_TIME"), "Pause between rounds, in ms."),
     Setting(
@@ -198,7 +203,7 @@ def settings_from(values: Mapping[str, Any]) -> dict[str, str]:
     return {
         setting.variable: setting.text(values[setting.parameter])
         for setting in SETTINGS
-        if values.get(setting.parameter) is not None
+        if values.get(setting.parameter) not in (None, ())
     }
 
 
@@ -208,5 +213,6 @@ def with_settings(command: Any) -> Any:
         metavar = "FILE" if setting.is_file else None
         extra = {"is_flag": True} if setting.type is None else {"type": setting.type, "metavar": metavar}
         flags = (*setting.flags, setting.parameter)
+        extra |= {"multiple": True} if setting.several else {}
         command = click.option(*flags, default=None, help=setting.help, **extra)(command)
     return command

@@ -59,12 +59,13 @@ class Streams:
 
     def feed(self, rank: int, name: str, data: bytes) -> None:
         """Take bytes of a rank's ``stdout`` or ``stderr`` as they arrived."""
-        copies = self._copies.get((rank, name), [])
-        for file in list(copies):
+        for file in list(self._copies.get((rank, name), [])):
             try:
                 file.write(data)
             except OSError as error:
-                copies.remove(file)
+                for copies in self._copies.values():  # a log has both streams of a rank
+                    if file in copies:
+                        copies.remove(file)
                 self.say(f"warning: {file.name} is kept no further ({error.strerror}), the job goes on")
         self._lines[rank, name].feed(data)
         if name == "stderr":
@@ -74,6 +75,10 @@ class Streams:
         """Return the last lines of a rank's standard error."""
         lines = self._tails.get(rank, b"").decode("utf-8", "replace").splitlines()
         return [line for line in lines if line.strip()][-_TAIL_LINES:]
+
+    def forget_last_lines(self) -> None:
+        """Begin anew with `last_lines`, for a job that is started again."""
+        self._tails.clear()
 
     def flush_stale(self) -> None:
         """Show unfinished lines that have waited long enough."""

@@ -10,8 +10,9 @@ import pytest
 from ringtune.bootstrap import address_file, placement
 from ringtune.bootstrap.address_file import AddressFile
 from ringtune.bootstrap.deadline import Deadline
+from ringtune.bootstrap.interfaces import any_address
 from ringtune.bootstrap.placement import Placement
-from ringtune.bootstrap.rendezvous import Rendezvous, bind_host, first_node, slurm_address
+from ringtune.bootstrap.rendezvous import Rendezvous, bind_host
 from ringtune.config import Config
 from ringtune.errors import ConfigError, RingtuneError, Timeout
 
@@ -31,39 +32,13 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first"),
-    [
-        ("node1", "node1"),
-        ("node1,node2", "node1"),
-        ("gpu[03-05,9],cpu1", "gpu03"),
-        ("gpu[7]", "gpu7"),
-        ("a,b[1-2]", "a"),
-        ("rack[1-2]-node[3-4],x", "rack1-node3"),
-        ("n[1-2].site", "n1.site"),
-    ],
-)
-def test_first_node_of_a_slurm_list(nodes: str, first: str) -> None:
-    assert first_node(nodes) == first
-
-
-def test_slurm_port_depends_on_job_and_step() -> None:
-    ports = {slurm_address({"SLURM_JOB_NODELIST": "a", "SLURM_JOB_ID": "5", "SLURM_STEP_ID": s})[1] for s in "0123"}
-    assert len(ports) == 4 and all(15000 <= port < 31000 for port in ports)
-
-
-def test_slurm_without_list_says_what_to_set() -> None:
-    with pytest.raises(ConfigError, match="RINGTUNE_STORE=host:port"):
-        slurm_address({})
-
-
-@pytest.mark.parametrize(
     ("host", "bind"),
     [
         ("localhost", "127.0.0.1"),
         ("127.0.0.1", "127.0.0.1"),
         ("10.0.0.2", "10.0.0.2"),
         ("::1", "::1"),
-        ("n1", "0.0.0.0"),
+        ("n1", any_address()),
     ],
 )
 def test_where_a_store_listens(host: str, bind: str) -> None:

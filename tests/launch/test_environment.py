@@ -5,6 +5,7 @@ from pathlib import Path
 from ringtune.launch.environment import Job, address_towards, for_other_host, meeting_place, rank_environment
 from ringtune.launch.hosts import Slot
 from ringtune.launch.launcher import run_name
+from ringtune.launch.routes import Routes
 
 JOB = Job("job1", 4, "secret", "127.0.0.1", 4711, Path("/runs/a"))
 
@@ -65,11 +66,26 @@ def test_what_the_user_set_for_torch_stays() -> None:
 
 
 def test_a_meeting_place() -> None:
-    host, port = meeting_place("localhost", True, [])
+    host, port = meeting_place("localhost", True, [], Routes())
     assert host == "127.0.0.1" and 0 < port < 65536
-    assert meeting_place("localhost", True, ["127.0.0.1"])[0] == "127.0.0.1"
-    host, port = meeting_place("me@node1", False, ["node2"])
+    assert meeting_place("localhost", True, ["127.0.0.1"], Routes())[0] == "127.0.0.1"
+    host, port = meeting_place("me@node1", False, ["node2"], Routes())
     assert host == "node1" and 20_000 <= port < 30_000
+
+
+def test_a_meeting_place_is_where_trying_found_it() -> None:
+    found = Routes({"node1": "192.0.2.1", "node2": "192.0.2.1"}, {"node2": "198.51.100.2"})
+    assert meeting_place("localhost", True, ["node1", "node2"], found)[0] == "192.0.2.1"
+    assert meeting_place("node1", False, ["node2"], found)[0] == "node1"
+    assert meeting_place("node2", False, ["node1"], found)[0] == "198.51.100.2"
+    assert meeting_place("here", True, ["node1"], Routes({}, {"here": "203.0.113.1"}))[0] == "203.0.113.1"
+
+
+def test_a_rank_uses_the_address_that_was_found() -> None:
+    job = Job("job1", 2, "secret", "127.0.0.1", 1, None, routes=Routes({"a": "192.0.2.9"}, {"a": "198.51.100.2"}))
+    environ = rank_environment(job, Slot(0, "a", 0, 1), job.store_towards("a"), {}, {})
+    assert environ["RINGTUNE_INTERFACE_ADDRESS"] == "198.51.100.2" and environ["RINGTUNE_STORE"] == "192.0.2.9:1"
+    assert "RINGTUNE_INTERFACE_ADDRESS" not in rank_environment(job, Slot(1, "b", 0, 1), "192.0.2.9", {}, {})
 
 
 def test_what_belongs_to_this_host_stays_here() -> None:

@@ -64,6 +64,7 @@ def run(*words: str) -> Result:
         (["--start-timeout", "5"], "RINGTUNE_START_TIMEOUT", "5.0"),
         (["--network-interfaces", "eth0,lo"], "RINGTUNE_INTERFACE", "eth0,lo"),
         (["--network-interface", "lo"], "RINGTUNE_INTERFACE", "lo"),
+        (["--network-interface", "ib0", "--network-interfaces", "eth0,lo"], "RINGTUNE_INTERFACE", "ib0,eth0,lo"),
         (["--num-nccl-streams", "2"], "RINGTUNE_NUM_NCCL_STREAMS", "2"),
     ],
 )

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from ringtune.errors import UsageError
-from ringtune.launch.hosts import Host, Slot, assign, is_local, parse_hostfile, parse_hosts
+from ringtune.launch.hosts import Host, Slot, assign, is_local, merged, parse_hostfile, parse_hosts
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,7 @@ from ringtune.launch.hosts import Host, Slot, assign, is_local, parse_hostfile, 
         ("user@node-1.cluster:8", [Host("user@node-1.cluster", 8)]),
         ("[fe80::1]:2,[::1]", [Host("fe80::1", 2), Host("::1", 1)]),
         ("a:2,", [Host("a", 2)]),
+        ("me@[fd77::2]:2,[fe80::1%eth0]", [Host("me@fd77::2", 2), Host("fe80::1%eth0", 1)]),
     ],
 )
 def test_parse_hosts(text: str, expected: list[Host]) -> None:
@@ -33,7 +35,6 @@ def test_parse_hosts(text: str, expected: list[Host]) -> None:
         ("a:two", "got 'two'"),
         ("a:", "got ''"),
         ("a b:2", "'a b:2'"),
-        ("a:1,a:2", "host a is named twice"),
         ("::1:2", "'::1:2'"),
     ],
 )
@@ -93,3 +94,34 @@ def test_local(name: str) -> None:
 @pytest.mark.parametrize("name", ["192.0.2.1", "user@localhost", "no-such-host.invalid"])
 def test_not_local(name: str) -> None:
     assert not is_local(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost:2,127.0.0.1:1", [Host("localhost", 3)]),
+        ("::1,192.0.2.1:2,localhost:4", [Host("::1", 5), Host("192.0.2.1", 2)]),
+        ("192.0.2.1:2,192.0.2.2:2,192.0.2.1:2", [Host("192.0.2.1", 4), Host("192.0.2.2", 2)]),
+        ("me@192.0.2.1:2,192.0.2.1:2", [Host("me@192.0.2.1", 2), Host("192.0.2.1", 2)]),
+        ("blue.invalid,blue.invalid:2,red.invalid", [Host("blue.invalid", 3), Host("red.invalid", 1)]),
+    ],
+)
+def test_a_machine_is_one_host_by_whatever_names(text: str, expected: list[Host]) -> None:
+    given = [parse_hosts(f"[{word}]")[0] if word == "::1" else parse_hosts(word)[0] for word in text.split(",")]
+    assert merged(given) == expected
+
+
+def test_names_of_one_address_are_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {"node1": "192.0.2.1", "node1-ib": "192.0.2.1", "node2": "192.0.2.2"}
+    monkeypatch.setattr(
+        "socket.getaddrinfo", lambda host, port, type: [(socket.AF_INET, type, 0, "", (addresses[host], port))]
+    )
+    hosts = [Host("node1", 1), Host("node2", 2), Host("node1-ib", 3)]
+    assert merged(hosts) == [Host("node1", 4), Host("node2", 2)]
+
+
+def test_a_file_of_one_line_a_slot(tmp_path: Path) -> None:
+    """PBS_NODEFILE is one."""
+    file = tmp_path / "nodes"
+    file.write_text("192.0.2.1\n192.0.2.1\n192.0.2.2\n192.0.2.1\n", encoding="utf-8")
+    assert merged(parse_hostfile(file)) == [Host("192.0.2.1", 3), Host("192.0.2.2", 1)]

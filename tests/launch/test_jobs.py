@@ -232,7 +232,7 @@ def test_default_run_folder_carries_the_scripts_name(jobs: Jobs) -> None:
         (["-np", "1"], "say what to run"),
         (["-np", "1", "-H", "a:x", "true"], "slots must be a whole number"),
         (["-np", "1", "-H", "localhost:1", "--hostfile", "h", "true"], "not both"),
-        (["-np", "3", "-H", "localhost:1,127.0.0.1:1", "true"], "offer only 2 slots"),
+        (["-np", "3", "-H", "localhost:1,192.0.2.1:1", "true"], "offer only 2 slots"),
         (["-np", "1", "--tag", "=x", "true"], "--tag '=x': expected WORD or NAME=VALUE"),
         (["-np", "1", "--tag", "timeline=x", "true"], "with another name than 'timeline'"),
         (["-np", "1", "--tag", "x", "--no-run-dir", "true"], "--no-run-dir makes none"),

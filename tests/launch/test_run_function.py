@@ -15,7 +15,7 @@ import pytest
 import ringtune
 from ringtune.errors import InvalidArgument, RankFailed
 from ringtune.launch.call import Call, CallFailure
-from ringtune.launch.run_function import _results
+from ringtune.launch.run_function import _options, _results
 from ringtune.launch.supervisor import Failure, Outcome
 from tests.conftest import needs
 
@@ -182,3 +182,8 @@ def test_the_error_can_be_pickled_itself() -> None:
 def test_what_excludes_each_other_is_refused_first() -> None:
     with pytest.raises(InvalidArgument, match="not both"):
         ringtune.run(print, hosts="a:1", hostfile=str(Path("b")))
+
+
+@pytest.mark.parametrize("given", [{"network_interface": "ib0,eth1"}, {"network_interfaces": ["ib0", "eth1"]}])
+def test_the_network_is_that_of_the_flag(given: dict[str, Any]) -> None:
+    assert _options({"num_proc": 1, **given}).settings == {"RINGTUNE_INTERFACE": "ib0,eth1"}

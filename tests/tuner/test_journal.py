@@ -112,3 +112,12 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(RingtuneError, match=r"cannot write .*/file/log.csv"):
         Journal(tmp_path / "journal.jsonl", tmp_path / "file" / "log.csv")
+
+
+def test_a_full_disk_is_said_once_and_the_rest_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path, Path("/dev/full")) as journal:
+        journal.write(RECORDS)
+    assert len(path.read_bytes().splitlines()) == len(RECORDS)
+    said = "ringtune warning: /dev/full ends here, the tuning goes on: No space left on device\n"
+    assert capsys.readouterr().err == said
