@@ -24,7 +24,7 @@ class StepStats:
         negotiate_ns: Time from submit to agreement of all ranks, summed over operations.
         communicate_ns: Time of the batches on the links.
         copy_ns: Time of copies into and out of the fusion buffer.
-        wait_ns: Time callers were blocked: the exposed part of the communication.
+        wait_ns: Time callers were blocked: by exposed communication or for a late rank.
         control_messages: Messages of the negotiation sent and received.
         control_bytes: Their size in bytes.
         world_step: Newest step that all ranks have reported, -1 before the first. Not in the step log.

@@ -195,7 +195,8 @@ def _summary(run: RunInfo, numbers: StepSummary | None, tuned: Sequence[str]) ->
     )
     overlapped = f" {percent(numbers.overlapped_share)} of the communication ran beside computation."
     hidden = overlapped if numbers.overlapped_share >= 0 else ""
-    words.append(f"Training was blocked by communication for {percent(numbers.exposed_share)} of the time.{hidden}")
+    parts = f"{percent(numbers.exposed_share)} exposed communication, {percent(numbers.waiting_share)} for late ranks"
+    words.append(f"Training was blocked for {percent(numbers.blocked_share)} of the time: {parts}.{hidden}")
     return [*words, *tuned[:1]]
 
 

@@ -42,7 +42,7 @@ PHASES: dict[str, Phase] = {
     "copy_in": Phase("Copy in", SKY, "copy into the fusion buffer"),
     "communicate": Phase("Communicate", BLUE, "a batch on the links"),
     "copy_out": Phase("Copy out", GREEN, "copy out of the fusion buffer"),
-    "wait": Phase("Wait", VERMILLION, "the training loop is blocked: exposed communication"),
+    "wait": Phase("Wait", VERMILLION, "the training loop is blocked: by communication, or for a late rank"),
     "other": Phase("Other", GREY, "a span that ringtune did not record"),
 }
 """Phases in the order of their lanes, by the stage's name in the trace."""
@@ -50,6 +50,7 @@ PHASES: dict[str, Phase] = {
 COMPUTE_COLOR = "#8C95A3"
 OVERLAPPED_COLOR = BLUE
 EXPOSED_COLOR = VERMILLION
+LATE_COLOR = OCHRE
 BEST_COLOR = GREEN
 DEFAULT_COLOR = GREY
 

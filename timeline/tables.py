@@ -65,8 +65,19 @@ def phase_table(summary: Summary, every: bool) -> Table:
 def communication_table(summary: Summary, every: bool) -> Table:
     """Bytes, bandwidth, and how much of the communication the training had to wait for."""
     limit = "of the link" if summary.link_bytes_per_s else "of the fastest"
-    columns = ("rank", "host", "bytes", "bus bandwidth", limit, "exposed", "overlapped", "wait of step")
-    table = new_table("Communication", *columns)
+    columns = (
+        "rank",
+        "host",
+        "bytes",
+        "bus bandwidth",
+        limit,
+        "overlapped",
+        "exposed",
+        "for late ranks",
+        "wait of step",
+    )
+    dominated = {"skew": ", skew-dominated", "transfer": ", transfer-dominated"}.get(summary.dominated_by, "")
+    table = new_table(f"Communication{dominated}", *columns)
     ranks, table.caption = standing_out(summary.ranks, _unusual_wait(summary), every=every)
     for rank in ranks:
         table.add_row(str(rank.rank), rank.host or "-", *_communication_cells(rank, _limit(summary)))
@@ -94,10 +105,11 @@ def _communication_cells(rank: RankSummary, limit: float) -> tuple[str, ...]:
     size, rate = bytes_text(rank.bytes), rate_text(rank.bus_bytes_per_s)
     share = share_text(rank.bus_bytes_per_s, limit) if rank.bus_bytes_per_s is not None else "-"
     if rank.exposure is None:
-        return size, rate, share, "-", "-", "-"
+        return size, rate, share, "-", "-", "-", "-"
     step = rank.steps.total_ns if rank.steps else 0
-    exposed, overlapped = time_text(rank.exposure.exposed_ns), time_text(rank.exposure.overlapped_ns)
-    return size, rate, share, exposed, overlapped, share_text(rank.exposure.wait_ns, step)
+    about = rank.exposure
+    times = (time_text(ns) for ns in (about.overlapped_ns, about.exposed_ns, about.late_ns))
+    return size, rate, share, *times, share_text(about.wait_ns, step)
 
 
 def fusion_line(summary: Summary) -> Text:

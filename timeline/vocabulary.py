@@ -183,7 +183,7 @@ SPAN_WORDS = (
     SpanWord(
         Stage.WAIT,
         WAIT_NAME,
-        "a caller blocked in synchronize: exposed communication",
+        "a caller blocked in synchronize: by communication, or for a late rank",
         ("tensor", "bytes", *_ALWAYS),
     ),
     SpanWord(
@@ -253,7 +253,7 @@ SPAN_WORDS = (
     SpanWord(
         Stage.DEVICE_WAIT,
         "DEVICE_WAIT",
-        "a stream of the program waited for a result: exposed communication",
+        "a stream of the program waited for a result",
         ("tensor", "bytes", "dtype", "wire", "process_set", "device", *_ALWAYS),
         overlaps=True,
     ),

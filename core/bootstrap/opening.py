@@ -50,10 +50,15 @@ def open_session(config: Config | None = None) -> Session:
         began_ns = time.monotonic_ns()
         with native.translated():
             store = client(*address, options.secret, config.start_timeout_ns) if placement.size > 1 else None
-            run_folder = _agree_on_folder(config, placement, store, job)
+            # Rank 0 says it before the ranks meet, the others ask after that: who does not come is told by the meeting.
+            run_folder = _own_folder(config, placement, store, job)
             # One time limit for all of the start.
             options.connect_timeout_ns = max(1, config.start_timeout_ns - (time.monotonic_ns() - began_ns))
-            return Session(config, placement, native.load().Runtime(options), JobContext(job, store, run_folder))
+            runtime = native.load().Runtime(options)
+            if run_folder is None:
+                assert store is not None  # there is a rank 0 beside this one
+                run_folder = Path(store.get(_folder_key(job), config.start_timeout_ns).decode())
+            return Session(config, placement, runtime, JobContext(job, store, run_folder))
 
     try:
         opened = interruptible(meet) if placement.size > 1 else meet()
@@ -167,14 +172,17 @@ def _core_of(config: Config, placement: Placement) -> int:
     return config.thread_affinity[local_rank]
 
 
-def _agree_on_folder(config: Config, placement: Placement, store: Any, job: str) -> Path:
-    """Return the run folder's path; rank 0 chooses it and tells the others through the store."""
+def _own_folder(config: Config, placement: Placement, store: Any, job: str) -> Path | None:
+    """Return the run folder's path if this rank knows it; rank 0 chooses it and tells the others through the store."""
     if config.run_dir is not None:
         return config.run_dir.absolute()
-    key = f"{job}/run_folder"
-    if placement.rank == 0:
-        folder = runfolder.planned_folder(runfolder.script_name())
-        if store is not None:
-            store.set(key, str(folder).encode())
-        return folder
-    return Path(store.get(key, config.start_timeout_ns).decode())
+    if placement.rank != 0:
+        return None
+    folder = runfolder.planned_folder(runfolder.script_name())
+    if store is not None:
+        store.set(_folder_key(job), str(folder).encode())
+    return folder
+
+
+def _folder_key(job: str) -> str:
+    return f"{job}/run_folder"

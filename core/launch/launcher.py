@@ -90,7 +90,7 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
                 if options.call is not None:
                     options.call.offer(_client(job), job.name)
                 if options.elastic is None:
-                    outcome = _run(job, slots, local, this, streams, store.refuse_waiting)
+                    outcome = _run(job, slots, local, this, streams, store)
                 else:
                     supervisor = elastic.ElasticSupervisor(job, elastic.limits_of(options), streams, options)
                     outcome = supervisor.run_with(hosts, discovery)
@@ -224,8 +224,13 @@ def _run(
     local: frozenset[str],
     options: LaunchOptions,
     streams: Streams,
-    on_failure: Callable[[str], None],
+    store: Any,
 ) -> Outcome:
+    def ended_well(rank: RankProcess) -> None:
+        """Tell ranks in `init` that one will not come; keys that only this rank sets end with its number."""
+        reason = f"rank {rank.rank} on {rank.slot.host} ended with code 0 and did not join the job"
+        store.refuse_waiting(reason, f"{job.name}.", f"/{rank.rank}")
+
     others = [slot.host for slot in slots if slot.host not in local]
     with _ended_in_the_end() as ranks:
         for slot in slots:
@@ -242,7 +247,7 @@ def _run(
             )
             rank_agent = remote.rank_agent_command() if here else remote.remote_rank_agent_command(slot.host, options)
             ranks.append(RankProcess(slot, rank_agent, order))
-        outcome = Supervisor(ranks, streams, options, on_failure).run()
+        outcome = Supervisor(ranks, streams, options, store.refuse_waiting, ended_well).run()
     if outcome.failure is not None and not outcome.interrupted_by and len(slots) > 1:
         streams.say(f"the job failed: {outcome.failure}")
     return outcome

@@ -94,8 +94,9 @@ class Supervisor:
         streams: Streams,
         options: LaunchOptions,
         on_failure: Callable[[str], None] | None = None,
+        on_end: Callable[[RankProcess], None] | None = None,
     ) -> None:
-        self._on_failure = on_failure
+        self._on_failure, self._on_end_well = on_failure, on_end
         self._say_alone_at: float | None = None
         self._running: dict[int, RankProcess] = {}
         self._streams = streams
@@ -203,6 +204,8 @@ class Supervisor:
                 self._on_failure(str(self._failure))  # ranks that wait for this one in init() need not wait on
             self._after_failure()
         elif code == 0 and self._failure is None and not self._interrupted_by and self._running:
+            if self._on_end_well is not None:
+                self._on_end_well(rank)
             self._say_alone_at = time.monotonic() + WAITING_S
             for one in self._running.values():
                 one.end_if_stopped(WAITING_S)

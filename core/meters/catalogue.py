@@ -122,10 +122,11 @@ CATALOGUE = (
         _counter("copy_ns", _S),
     ),
     Metric(
-        "ringtune_exposed_wait_seconds_total",
+        "ringtune_blocked_seconds_total",
         "counter",
         "rank",
-        "Time that callers were blocked: the exposed part of the communication.",
+        "Time that callers were blocked: by exposed communication, which is what the least blocked rank has, or for a "
+        "late rank.",
         _counter("wait_ns", _S),
     ),
     Metric(

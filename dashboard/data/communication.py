@@ -1,8 +1,8 @@
 """Where communication's time went, rank by rank, as means a step: from `ringtune.dashboard.data.analysis`.
 
-Times are nanoseconds a step. *Busy* is what the wall clock saw of a phase: spans that overlap count once. Exposed
-communication, waiting while copying and waiting for the rest are parts of the time callers were blocked; overlapped
-communication lies outside of it. So the four of `Exposed` never overlap.
+Times are nanoseconds a step. *Busy* is what the wall clock saw of a phase: spans that overlap count once. Waiting for
+late ranks, exposed communication, waiting while copying and waiting for the rest are the parts of the time callers were
+blocked (`ringtune.timeline.analysis.phases`); overlapped communication lies outside of it. So none of the five overlap.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Exposed:
 
     rank: int
     overlapped_ns: float
+    late_ns: float
     exposed_ns: float
     copying_ns: float
     other_ns: float
@@ -67,8 +68,8 @@ def exposed(found: Analysis) -> list[Exposed]:
     for rank in found.document["summary"]["ranks"]:
         split = rank["exposure"]
         if split:
-            parts = (split[name] / steps for name in ("overlapped_ns", "exposed_ns", "wait_copy_ns", "wait_other_ns"))
-            rows.append(Exposed(int(rank["rank"]), *parts))
+            names = ("overlapped_ns", "late_ns", "exposed_ns", "wait_copy_ns", "wait_other_ns")
+            rows.append(Exposed(int(rank["rank"]), *(split[name] / steps for name in names)))
     return rows
 
 
@@ -113,11 +114,16 @@ def numbers(found: Analysis) -> list[tuple[str, str, str]]:
     """Return the page's numbers as label, value and note."""
     summary: Mapping[str, Any] = found.document["summary"]
     fused, rows = summary["fusion"], exposed(found)
-    busy = sum(row.exposed_ns + row.overlapped_ns for row in rows)
-    cards = [("Bus bandwidth", rate(summary["bus_bytes_per_s"]), "of a rank, waiting inside included")]
-    if busy > 0:
-        hidden = sum(row.overlapped_ns for row in rows) / busy
-        cards.append(("Overlapped", percent(hidden), "of the communication"))
+    late, visible = sum(row.late_ns for row in rows), sum(row.exposed_ns for row in rows)
+    hidden = sum(row.overlapped_ns for row in rows)
+    blocked = sum(row.late_ns + row.exposed_ns + row.copying_ns + row.other_ns for row in rows)
+    cards = [("Bus bandwidth", rate(summary["bus_bytes_per_s"]), "of a rank, without waiting for late ranks")]
+    if blocked > 0:
+        most = "skew" if late > visible else "transfer"
+        shares = f"{percent(late / blocked)} of the blocked time for late ranks, {percent(visible / blocked)} exposed"
+        cards.append(("Dominated by", most, shares))
+    if hidden + visible > 0:
+        cards.append(("Overlapped", percent(hidden / (hidden + visible)), "of the communication"))
     if fused:
         fill = percent(fused["fill"]) if fused["fill"] is not None else "–"
         cards += [

@@ -21,15 +21,15 @@ WARM_UP_STEPS = 1
 LATE_FROM = 0.02
 """A rank that computes at least this share longer than the median rank is called the slowest, or late."""
 
-_SUMS = ("wall", "exposed", "overlapped", "negotiate", "communicate", "copy", "bytes", "collectives", "batches")
+_SUMS = ("wall", "blocked", "overlapped", "negotiate", "communicate", "copy", "bytes", "collectives", "batches")
 
 
 @dataclass(frozen=True)
 class Breakdown:
     """Where one rank's time went, as means over its steps in nanoseconds; see the notation.
 
-    ``alone_ns + overlapped_ns + exposed_ns == wall_ns``. ``negotiate_ns`` is summed over operations that overlap,
-    so it may exceed the step.
+    ``alone_ns + overlapped_ns + exposed_ns + waiting_ns == wall_ns``. ``negotiate_ns`` is summed over operations that
+    overlap, so it may exceed the step.
     """
 
     rank: int
@@ -38,9 +38,15 @@ class Breakdown:
     alone_ns: float
     overlapped_ns: float
     exposed_ns: float
+    waiting_ns: float
     negotiate_ns: float
     communicate_ns: float
     copy_ns: float
+
+    @property
+    def blocked_ns(self) -> float:
+        """Time the training loop was blocked."""
+        return self.exposed_ns + self.waiting_ns
 
 
 @dataclass(frozen=True)
@@ -50,11 +56,13 @@ class StepSummary:
     Attributes:
         steps: Steps that the furthest rank has ended.
         median_ns, low_ns, high_ns: Median and quartiles of the step time over all ranks.
-        exposed_share: Blocked time as a share of the step time.
+        blocked_share: Blocked time as a share of the step time.
+        exposed_share: Its part that communication takes, as a share of the step time.
+        waiting_share: Its part for a late rank, as a share of the step time.
         overlapped_share: Share of the communication that ran beside computation; NaN without communication.
         bytes_per_step: Reduced payload of a rank in a step.
         batches_per_step: Batches into which operations were fused.
-        latest_rank: Rank with the most computation (wall - exposed), for which others wait; -1 for a single rank.
+        latest_rank: Rank with the most computation (wall - blocked), for which others wait; -1 for a single rank.
         latest_lead: How much more than the median rank's, as a share.
     """
 
@@ -62,7 +70,9 @@ class StepSummary:
     median_ns: float
     low_ns: float
     high_ns: float
+    blocked_share: float
     exposed_share: float
+    waiting_share: float
     overlapped_share: float
     bytes_per_step: float
     batches_per_step: float
@@ -143,7 +153,7 @@ class RankTotals:
         self.count += len(wall)
         columns = {
             "wall": wall,
-            "exposed": np.minimum(wait, wall),
+            "blocked": np.minimum(wait, wall),
             "overlapped": np.clip(busy - wait, 0, np.maximum(wall - wait, 0)),
             **{name: getattr(rows, f"{name}_ns")[keep] for name in ("negotiate", "communicate", "copy")},
             **{name: getattr(rows, name)[keep] for name in ("bytes", "collectives", "batches")},
@@ -155,12 +165,51 @@ class RankTotals:
         """Return the mean of one of the sums over the steps counted."""
         return self._sums[name] / self.count
 
-    def breakdown(self) -> Breakdown:
-        """Return where the rank's time went."""
-        wall, exposed, overlapped = (self.mean(name) for name in ("wall", "exposed", "overlapped"))
+    def breakdown(self, least_ns: float) -> Breakdown:
+        """Return where the rank's time went.
+
+        Args:
+            least_ns: How long the rank was blocked on average that was blocked least.
+        """
+        wall, blocked, overlapped = (self.mean(name) for name in ("wall", "blocked", "overlapped"))
         rest = {f"{name}_ns": self.mean(name) for name in ("negotiate", "communicate", "copy")}
-        alone = wall - exposed - overlapped
-        return Breakdown(self.rank, self.count, wall, alone, overlapped, exposed, **rest)
+        exposed, alone = min(blocked, least_ns), wall - blocked - overlapped
+        return Breakdown(self.rank, self.count, wall, alone, overlapped, exposed, blocked - exposed, **rest)
+
+
+class LeastBlocked:
+    """How long the rank was blocked that was blocked least, on average over steps; warm-up is left out.
+
+    Each step is taken once, when all ranks have ended it.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: tuple[int, ...] = ()
+        self._through = WARM_UP_STEPS - 1
+        self._sum, self._count = 0.0, 0
+
+    def take(self, logs: Sequence[RankSteps]) -> None:
+        """Take the steps that all ranks have ended since; a rank that came makes all steps new."""
+        ranks = tuple(log.rank for log in logs)
+        if ranks != self._ranks:
+            self._ranks, self._through, self._sum, self._count = ranks, WARM_UP_STEPS - 1, 0.0, 0
+        last = min((int(log.step[-1]) for log in logs if len(log)), default=-1)
+        if last <= self._through:
+            return
+        parts = [slice(*np.searchsorted(log.step, (self._through, last), "right")) for log in logs]
+        common = logs[0].step[parts[0]]
+        for log, part in zip(logs[1:], parts[1:], strict=True):
+            common = np.intersect1d(common, log.step[part])
+        if len(common):
+            rows = [np.searchsorted(log.step, common) for log in logs]
+            waits = [np.minimum(log.wait_ns[row], log.wall_ns[row]) for log, row in zip(logs, rows, strict=True)]
+            self._sum += float(np.min(waits, axis=0).sum(dtype=np.float64))
+            self._count += len(common)
+        self._through = last
+
+    def mean_ns(self) -> float:
+        """Return the mean; infinite before the first step."""
+        return self._sum / self._count if self._count else float("inf")
 
 
 def summary(ranks: Sequence[RankTotals], parts: Sequence[Breakdown], walls: Histogram) -> StepSummary | None:
@@ -168,16 +217,19 @@ def summary(ranks: Sequence[RankTotals], parts: Sequence[Breakdown], walls: Hist
     if not ranks:
         return None
     low, median, high = walls.quantiles((0.25, 0.5, 0.75))
-    wall, exposed = sum(part.wall_ns for part in parts), sum(part.exposed_ns for part in parts)
+    wall = sum(part.wall_ns for part in parts)
+    blocked, exposed = sum(part.blocked_ns for part in parts), sum(part.exposed_ns for part in parts)
     busy = sum(part.communicate_ns + part.copy_ns for part in parts)
-    work = np.array([part.wall_ns - part.exposed_ns for part in parts])
+    work = np.array([part.wall_ns - part.blocked_ns for part in parts])
     typical = float(np.median(work))
     return StepSummary(
         steps=max(rank.last_step for rank in ranks) + 1,
         median_ns=median,
         low_ns=low,
         high_ns=high,
+        blocked_share=blocked / wall if wall > 0 else float("nan"),
         exposed_share=exposed / wall if wall > 0 else float("nan"),
+        waiting_share=(blocked - exposed) / wall if wall > 0 else float("nan"),
         overlapped_share=sum(part.overlapped_ns for part in parts) / busy if busy > 0 else float("nan"),
         bytes_per_step=float(np.mean([rank.mean("bytes") for rank in ranks])),
         batches_per_step=float(np.mean([rank.mean("batches") for rank in ranks])),

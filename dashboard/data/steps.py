@@ -2,10 +2,15 @@
 
 Notation, per rank and step, all in nanoseconds:
     wall       duration of the step
-    exposed    time the training loop was blocked by communication (``wait_ns``)
+    blocked    time the training loop was blocked (``wait_ns``)
+    exposed    the part of it that communication takes: step logs do not say who was late, so it is what the rank
+               is blocked for that is blocked least, for which others waited if anybody was late
+    waiting    blocked - exposed: for a late rank
     busy       time batches were on the links or copied (``communicate_ns + copy_ns``)
-    overlapped the part of busy that ran beside computation: max(0, busy - exposed)
-    alone      wall - exposed - overlapped: computation with no communication beside it
+    overlapped the part of busy that ran beside computation: max(0, busy - blocked)
+    alone      wall - blocked - overlapped: computation with no communication beside it
+
+A timeline says it exactly (`ringtune.timeline.analysis.phases`).
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from ringtune.dashboard.data.step_totals import (
     WARM_UP_STEPS,
     Breakdown,
     Histogram,
+    LeastBlocked,
     RankTotals,
     StepSummary,
     summary,
@@ -71,6 +77,8 @@ class _RankLog:
         self._restart()
 
     def _restart(self) -> None:
+        self.restarted = False
+        """Whether the last `take` found that the rows before had become void."""
         self._restarts = self.follower.restarts
         self._columns = {name: GrowingColumn(np.int64) for name in STEP_FIELDS}
         self.totals = RankTotals(self.rank)
@@ -82,7 +90,7 @@ class _RankLog:
 
     def take(self, walls: Histogram) -> bool:
         """Take over the rows that the follower read; whether there were any, or old ones became void."""
-        void = self._restarts != self.follower.restarts
+        self.restarted = void = self._restarts != self.follower.restarts
         if void:
             walls.add(steady(self.steps).wall_ns, sign=-1)
             self._restart()
@@ -107,6 +115,7 @@ class StepReader:
         self._run = run
         self._logs: dict[int, _RankLog] = {}
         self._walls = Histogram()
+        self._least = LeastBlocked()
         self._lock = threading.Lock()
         self._table = Steps(())
 
@@ -126,6 +135,8 @@ class StepReader:
                 except Unreadable as error:
                     problems.append(str(error))
             changed = [rank for rank, log in self._logs.items() if log.take(self._walls)]
+            if any(log.restarted for log in self._logs.values()):
+                self._least = LeastBlocked()
             problems += [line for log in self._logs.values() for line in log.follower.problems]
             if changed or tuple(problems) != self._table.problems:
                 self._table = self._counted(tuple(problems))
@@ -134,8 +145,10 @@ class StepReader:
     def _counted(self, problems: tuple[str, ...]) -> Steps:
         logs = [self._logs[rank] for rank in sorted(self._logs) if len(self._logs[rank].steps)]
         totals = [log.totals for log in logs]
-        parts = tuple(one.breakdown() for one in totals)
-        return Steps(tuple(log.steps for log in logs), parts, summary(totals, parts, self._walls), problems)
+        tables = tuple(log.steps for log in logs)
+        self._least.take(tables)
+        parts = tuple(one.breakdown(self._least.mean_ns()) for one in totals)
+        return Steps(tables, parts, summary(totals, parts, self._walls), problems)
 
 
 def rank_steps(rank: int, rows: Sequence[Mapping[str, object]]) -> RankSteps:

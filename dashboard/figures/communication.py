@@ -66,8 +66,9 @@ def exposed_rows(rows: Sequence[Exposed]) -> Rows:
     parts = (
         ("Communicating, overlapped", theme.OVERLAPPED_COLOR, [row.overlapped_ns for row in rows]),
         ("Communicating, exposed", theme.EXPOSED_COLOR, [row.exposed_ns for row in rows]),
+        ("Waiting for a late rank", theme.LATE_COLOR, [row.late_ns for row in rows]),
         ("Waiting for a copy", theme.PHASES["copy_in"].color, [row.copying_ns for row in rows]),
-        ("Waiting for others and control", theme.PHASES["negotiate"].color, [row.other_ns for row in rows]),
+        ("Waiting for control", theme.PHASES["negotiate"].color, [row.other_ns for row in rows]),
     )
     return Rows([row.rank for row in rows], parts)
 

@@ -75,12 +75,13 @@ class Bars:
 
 
 def breakdown_bars(parts: Sequence[Breakdown]) -> Bars:
-    """Return each rank's mean step as computation alone, overlapped and exposed communication."""
+    """Return each rank's mean step: computation, overlapped and exposed communication, waiting for a late rank."""
     parts = parts[:BAR_LIMIT_RANKS]
     columns = (
         ("Compute alone", theme.COMPUTE_COLOR, [part.alone_ns for part in parts]),
         ("Overlapped", theme.OVERLAPPED_COLOR, [part.overlapped_ns for part in parts]),
         ("Exposed", theme.EXPOSED_COLOR, [part.exposed_ns for part in parts]),
+        ("Waiting", theme.LATE_COLOR, [part.waiting_ns for part in parts]),
     )
     return Bars(parts, columns, whole=True)
 
@@ -92,13 +93,13 @@ def phases_bars(parts: Sequence[Breakdown]) -> Bars:
         ("Negotiate, summed", theme.PHASES["negotiate"].color, [part.negotiate_ns for part in parts]),
         ("Copy in and out", theme.PHASES["copy_in"].color, [part.copy_ns for part in parts]),
         ("Communicate", theme.PHASES["communicate"].color, [part.communicate_ns for part in parts]),
-        ("Wait", theme.PHASES["wait"].color, [part.exposed_ns for part in parts]),
+        ("Wait", theme.PHASES["wait"].color, [part.blocked_ns for part in parts]),
     )
     return Bars(parts, columns, whole=False)
 
 
 def breakdown(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:
-    """Draw each rank's mean step as computation alone, overlapped and exposed communication."""
+    """Draw each rank's mean step as computation, overlapped and exposed communication, and waiting for a late rank."""
     return _bars(breakdown_bars(parts), scheme)
 
 

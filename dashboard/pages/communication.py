@@ -46,7 +46,8 @@ _CARDS = (
     (
         "exposed",
         "Exposed and overlapped",
-        "Exposed communication and waiting block training; overlapped communication is hidden behind computation.",
+        "Exposed communication and waiting for late ranks block training; overlapped communication is hidden behind "
+        "computation.",
     ),
     ("phases", "Phases", "Time per step in which each phase was active; spans that overlap count once."),
     (

@@ -89,6 +89,7 @@ def numbers(summary: StepSummary, ranks: int) -> list[tuple[str, str, str]]:
         ("Steps", count(summary.steps), f"on {count(ranks)} rank{'s' if ranks != 1 else ''}"),
         ("Step time, median", duration(summary.median_ns), spread),
         ("Exposed communication", percent(summary.exposed_share), "of the step"),
+        ("Waiting for late ranks", percent(summary.waiting_share), "of the step"),
         ("Overlapped", percent(summary.overlapped_share), "of the communication"),
         (
             "Reduced in a step",

@@ -48,8 +48,11 @@ def opening_words(found: Analysis | None, summary: StepSummary | None) -> str:
     if summary.latest_rank >= 0 and summary.latest_lead >= LATE_FROM:
         longer = percent(summary.latest_lead)
         return f"Rank {summary.latest_rank} computes {longer} longer than the median rank: {record}."
-    if summary.exposed_share >= LATE_FROM:
-        return f"Communication blocked the training for {percent(summary.exposed_share)} of the time: {record}."
+    if summary.blocked_share >= LATE_FROM:
+        parts = (
+            f"{percent(summary.exposed_share)} exposed communication, {percent(summary.waiting_share)} for late ranks"
+        )
+        return f"Ranks were blocked for {percent(summary.blocked_share)} of the time ({parts}): {record}."
     return "Ranks are even and communication blocks nobody: profile the computing to make this job faster."
 
 

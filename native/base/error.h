@@ -13,6 +13,9 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The rank of a PeerLost where only the message says which.
+inline constexpr int kUnknownRank = -1;
+
 /// A peer process died, or left while others still needed it.
 class PeerLost : public Error {
  public:

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bind/bind.h"
+#include "bind/unlocked.h"
 #include "device/cpu_kernels.h"
 
 #define RINGTUNE_TEXT_(x) #x
@@ -42,5 +43,6 @@ NB_MODULE(_native, module) {
   ringtune::bind::add_cuda(module);
   ringtune::bind::add_gpu_kernels(module);
   ringtune::bind::add_fast_path(module);
+  ringtune::bind::watch_interpreter_end(module);
   module.def("build_info", &build_info, "What was built: version, instruction set in use, compiler.");
 }

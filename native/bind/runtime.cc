@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "bind/bind.h"
 #include "bind/convert.h"
+#include "bind/unlocked.h"
 #include "runtime/ticket_table.h"
 
 namespace nb = nanobind;
@@ -312,7 +313,7 @@ void add_runtime(nb::module_& module) {
           "__init__",
           [](Runtime* self, const RuntimeOptions& options) {
             const RuntimeOptions copy = options;
-            const nb::gil_scoped_release released;
+            const Unlocked released;
             new (self) Runtime(copy);
           },
           nb::arg("options"))
@@ -321,7 +322,7 @@ void add_runtime(nb::module_& module) {
           [](Runtime* self, const RuntimeOptions& options, const Runtime& job, std::uint16_t number,
              const std::string& label, const std::vector<int>& members) {
             const RuntimeOptions copy = options;
-            const nb::gil_scoped_release released;
+            const Unlocked released;
             new (self) Runtime(copy, job, {number, label, members});
           },
           nb::arg("options"), nb::arg("job"), nb::arg("number"), nb::arg("label"), nb::arg("members"),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bind/bind.h"
+#include "bind/unlocked.h"
 
 namespace nb = nanobind;
 
@@ -26,8 +27,8 @@ class ClosableServer {
     port_ = server_->port();
   }
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
-  void refuse_waiting(const std::string& reason) {
-    if (server_) server_->refuse_waiting(reason);
+  void refuse_waiting(const std::string& reason, const std::string& begins, const std::string& ends) {
+    if (server_) server_->refuse_waiting(reason, begins, ends);
   }
   void close() { server_.reset(); }
 
@@ -43,7 +44,8 @@ void add_store(nb::module_& module) {
       .def(nb::init<const std::string&, std::uint16_t, const std::string&>(), nb::arg("host"), nb::arg("port"),
            nb::arg("secret"))
       .def_prop_ro("port", &ClosableServer::port)
-      .def("refuse_waiting", &ClosableServer::refuse_waiting, nb::arg("reason"))
+      .def("refuse_waiting", &ClosableServer::refuse_waiting, nb::arg("reason"), nb::arg("begins") = "",
+           nb::arg("ends") = "")
       .def("close", &ClosableServer::close, nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<StoreClient>(module, "StoreClient", "One connection to a StoreServer.")
@@ -51,7 +53,7 @@ void add_store(nb::module_& module) {
           "__init__",
           [](StoreClient* self, const std::string& host, std::uint16_t port, const std::string& secret,
              std::int64_t timeout_ns) {
-            const nb::gil_scoped_release released;
+            const Unlocked released;
             new (self) StoreClient(host, port, Secret(secret), Deadline::after(timeout_ns));
           },
           nb::arg("host"), nb::arg("port"), nb::arg("secret"), nb::arg("timeout_ns"))
@@ -59,7 +61,7 @@ void add_store(nb::module_& module) {
           "set",
           [](StoreClient& self, const std::string& key, const nb::bytes& value) {
             const ByteView view = view_of(value);  // `value` keeps the memory alive while the lock is released
-            const nb::gil_scoped_release released;
+            const Unlocked released;
             self.set(key, view);
           },
           nb::arg("key"), nb::arg("value"))
@@ -68,7 +70,7 @@ void add_store(nb::module_& module) {
           [](StoreClient& self, const std::string& key, std::int64_t timeout_ns) {
             Bytes value;
             {
-              const nb::gil_scoped_release released;
+              const Unlocked released;
               value = self.get(key, Deadline::after(timeout_ns));
             }
             return nb::bytes(value.data(), value.size());
@@ -79,7 +81,7 @@ void add_store(nb::module_& module) {
           [](StoreClient& self, const std::vector<std::string>& keys, std::int64_t timeout_ns) {
             std::vector<std::optional<Bytes>> values;
             {
-              const nb::gil_scoped_release released;
+              const Unlocked released;
               values = self.get_all(keys, Deadline::after(timeout_ns));
             }
             nb::typed<nb::list, std::optional<nb::bytes>> found;
@@ -93,7 +95,7 @@ void add_store(nb::module_& module) {
             return found;
           },
           nb::arg("keys"), nb::arg("timeout_ns"))
-      .def("add", &StoreClient::add, nb::arg("key"), nb::arg("amount"), nb::call_guard<nb::gil_scoped_release>())
+      .def("add", &StoreClient::add, nb::arg("key"), nb::arg("amount"), nb::call_guard<Unlocked>())
       .def("local_address", &StoreClient::local_address);
 }
 

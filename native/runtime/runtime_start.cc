@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "runtime/runtime.h"
 #include "runtime/runtime_impl.h"
+#include "transport/peer_info.h"
 
 namespace ringtune {
 namespace {
@@ -33,7 +34,8 @@ std::unique_ptr<Fabric> connect_fabric(const RuntimeOptions& options, StoreClien
 
 /// What all ranks must choose alike comes from rank 0.
 void agree_with_rank_zero(RuntimeOptions& options, StoreClient& store, Deadline deadline) {
-  const std::string key = options.job + "/algorithms";
+  // The number at the end of a key is of the rank that sets it, see StoreServer::refuse_waiting().
+  const std::string key = options.job + "/algorithms/0";
   if (options.rank == 0) {
     ByteWriter out;
     out.u32(options.knobs.algorithm);
@@ -45,7 +47,13 @@ void agree_with_rank_zero(RuntimeOptions& options, StoreClient& store, Deadline 
     store.set(key, out.bytes());
     return;
   }
-  const Bytes told = store.get(key, deadline);
+  const Bytes told = [&] {
+    try {
+      return store.get(key, deadline);
+    } catch (const Timeout&) {
+      throw_waited_in_vain(options.job, options.rank, options.size, {0});
+    }
+  }();
   ByteReader in(told);
   options.knobs.algorithm = in.u32();
   options.knobs.hierarchical = in.u32();
@@ -69,6 +77,32 @@ EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& data_pa
   engine.overlap = options.overlap;
   engine.data_paths = &data_paths;
   return engine;
+}
+
+/// Says that this rank cannot join, and why; returns what was said first of all ranks, empty when the store is gone.
+std::string first_cause(const RuntimeOptions& options, StoreClient& store, const std::string& why) {
+  const std::string who = "rank " + std::to_string(options.rank) + " on host " + options.host;
+  try {
+    return store.refuse(who + " could not join the job: " + why, options.job + "/");
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+/// Runs the start. The first error of any rank is the one that all ranks throw which are in it: what follows from it (a
+/// peer that went away) says less. A rank that has waited in vain knows itself for whom.
+template <typename Start>
+void with_one_cause(const RuntimeOptions& options, StoreClient* store, const Start& start) {
+  try {
+    start();
+  } catch (const Timeout& error) {
+    if (store != nullptr) (void)first_cause(options, *store, error.what());
+    throw;
+  } catch (const Error& error) {
+    const std::string first = store == nullptr ? "" : first_cause(options, *store, error.what());
+    if (first.empty() || first.ends_with(error.what())) throw;
+    throw PeerLost(kUnknownRank, first);
+  }
 }
 
 }  // namespace
@@ -96,8 +130,10 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, c
   set_log_level(static_cast<LogLevel>(given.log_level));
   if (!tracer.of_group()) set_log_rank(given.rank);
   check_knobs(given.knobs);
-  if (store) agree_with_rank_zero(options, *store, start_by);
-  fabric = made ? std::move(made) : connect_fabric(options, store.get(), start_by);
+  with_one_cause(options, store.get(), [&] {
+    if (store) agree_with_rank_zero(options, *store, start_by);
+    fabric = made ? std::move(made) : connect_fabric(options, store.get(), start_by);
+  });
   hosts = fabric->hosts();
   topology = topology_of(hosts, given.rank);
   host_staged.use_parts(options.gpu_part_bytes);

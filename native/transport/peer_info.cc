@@ -28,17 +28,16 @@ std::string read_link(const char* path) {
 
 std::string store_key(const std::string& job, int rank) { return job + "/rank/" + std::to_string(rank); }
 
-[[noreturn]] void throw_missing(const FabricOptions& options, const std::vector<int>& missing) {
-  std::string ranks;
-  for (const int rank : missing) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
-  throw Timeout("rank " + std::to_string(options.rank) + " waited in vain for " +
-                (missing.size() == 1 ? "rank " : "ranks ") + ranks + " of " + std::to_string(options.size) + " (job '" +
-                options.job +
-                "'): did those processes start, and reach this point? RINGTUNE_START_TIMEOUT is the time "
-                "to wait in seconds");
-}
-
 }  // namespace
+
+void throw_waited_in_vain(const std::string& job, int rank, int size, const std::vector<int>& missing) {
+  std::string ranks;
+  for (const int one : missing) ranks += (ranks.empty() ? "" : ", ") + std::to_string(one);
+  throw Timeout("rank " + std::to_string(rank) + " waited in vain for " + (missing.size() == 1 ? "rank " : "ranks ") +
+                ranks + " of " + std::to_string(size) + " (job '" + job +
+                "'): did those processes start, and reach this point? RINGTUNE_START_TIMEOUT is the time to wait in "
+                "seconds");
+}
 
 PeerInfo describe_process() {
   PeerInfo own;
@@ -131,7 +130,7 @@ std::vector<PeerInfo> exchange_peer_infos(const FabricOptions& options, const Pe
                      std::to_string(all.back().rank));
     }
   }
-  if (!missing.empty()) throw_missing(options, missing);
+  if (!missing.empty()) throw_waited_in_vain(options.job, options.rank, options.size, missing);
   return all;
 }
 

@@ -41,6 +41,9 @@ struct PeerInfo {
 /// "rank 1 on host a".
 [[nodiscard]] std::string name_of(const PeerInfo& peer_info);
 
+/// Throws the Timeout of a rank in the start of a job for which `missing` ranks have not come.
+[[noreturn]] void throw_waited_in_vain(const std::string& job, int rank, int size, const std::vector<int>& missing);
+
 /// Puts the own peer info into the store and collects those of all ranks, by rank. Blocks until all are there.
 /// Throws Timeout naming the ranks that are not.
 [[nodiscard]] std::vector<PeerInfo> exchange_peer_infos(const FabricOptions& options, const PeerInfo& own,

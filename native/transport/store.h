@@ -26,8 +26,9 @@ class StoreServer {
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
   [[nodiscard]] std::uint16_t port() const noexcept;
-  /// Answers every get that waits, now and later, with this reason: what it waits for will not come. Any thread.
-  void refuse_waiting(const std::string& reason);
+  /// Answers every get that waits for a key which begins and ends so, now and later, with this reason: the key will not
+  /// come. Empty texts fit every key; of several reasons for a key the first one counts. Any thread.
+  void refuse_waiting(const std::string& reason, const std::string& begins = "", const std::string& ends = "");
   /// How many requests it has got. Any thread.
   [[nodiscard]] std::uint64_t requests() const noexcept;
 
@@ -47,13 +48,16 @@ class StoreClient {
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
   void set(const std::string& key, ByteView value);
-  /// Waits until the key exists; `deadline` bounds the wait. The Timeout message names the key. Throws Error with the
-  /// server's reason after refuse_waiting().
+  /// Waits until the key exists; `deadline` bounds the wait. The Timeout message names the key. Throws PeerLost with
+  /// the server's reason where the key was refused.
   [[nodiscard]] Bytes get(const std::string& key, Deadline deadline);
   /// Waits until all keys exist: one request, however many they are. At the deadline those that are missing are empty.
   [[nodiscard]] std::vector<std::optional<Bytes>> get_all(const std::vector<std::string>& keys, Deadline deadline);
   /// Atomic add on an integer key (created as 0); returns the new value.
   std::int64_t add(const std::string& key, std::int64_t amount);
+  /// As StoreServer::refuse_waiting(), for all keys that begin so. Returns the reason that counts: `reason`, or what
+  /// was said before it.
+  std::string refuse(const std::string& reason, const std::string& begins);
   /// This side's address of the connection: an address by which peers that reach the store can reach this host.
   [[nodiscard]] std::string local_address() const;
 

@@ -20,6 +20,8 @@ namespace {
 constexpr std::int64_t kSilenceNs = 30'000'000'000;
 // How long a get whose time is over waits for the server's word that the key is missing.
 constexpr std::int64_t kCancelNs = 2'000'000'000;
+// Whoever says why a key will not come is about to end, and does not wait long for a server that may be gone too.
+constexpr std::int64_t kRefuseNs = 2'000'000'000;
 constexpr std::int64_t kAttemptNs = 3'000'000'000;
 // A server that closes the connection in the handshake may be busy with strangers: for so long it is asked again.
 constexpr std::int64_t kTurnedAwayNs = 5'000'000'000;
@@ -66,6 +68,8 @@ struct Answer {
   StoreStatus status = StoreStatus::kOk;
   Bytes value;
 };
+
+std::string text_of(ByteView bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 /// Sends or receives all of it; false when the connection closed.
 bool send_all(int fd, ByteView bytes, Deadline deadline) {
@@ -181,13 +185,12 @@ struct StoreClient::Impl {
     }
   }
 
-  Bytes ask(const ByteWriter& writer, std::uint32_t request) {
+  Bytes ask(const ByteWriter& writer, std::uint32_t request, std::int64_t silence_ns = kSilenceNs) {
     send_request(writer);
     Answer answer;
-    if (!receive(request, answer, Deadline::never(), kSilenceNs)) lose("no answer");
+    if (!receive(request, answer, Deadline::never(), silence_ns)) lose("no answer");
     if (answer.status != StoreStatus::kOk) {
-      throw Error("the store at " + endpoint +
-                  " refused: " + std::string(reinterpret_cast<const char*>(answer.value.data()), answer.value.size()));
+      throw Error("the store at " + endpoint + " refused: " + text_of(answer.value));
     }
     return std::move(answer.value);
   }
@@ -205,8 +208,7 @@ struct StoreClient::Impl {
   }
 
   static void check_refused(const Answer& answer) {
-    if (answer.status != StoreStatus::kRefused) return;
-    throw Error(std::string(reinterpret_cast<const char*>(answer.value.data()), answer.value.size()));
+    if (answer.status == StoreStatus::kRefused) throw PeerLost(kUnknownRank, text_of(answer.value));
   }
 
   Bytes get(const std::string& key, Deadline deadline) {
@@ -278,6 +280,16 @@ std::int64_t StoreClient::add(const std::string& key, std::int64_t amount) {
   writer.i64(amount);
   const Bytes value = impl_->ask(writer, request);
   return ByteReader(value).i64();
+}
+
+std::string StoreClient::refuse(const std::string& reason, const std::string& begins) {
+  const std::lock_guard lock(impl_->mutex);
+  const std::uint32_t request = impl_->next_request++;
+  ByteWriter writer = start_request(StoreOp::kRefuse, request);
+  writer.string(reason);
+  writer.string(begins);
+  writer.string("");
+  return text_of(impl_->ask(writer, request, kRefuseNs));
 }
 
 std::string StoreClient::local_address() const {

@@ -15,6 +15,7 @@
 #include "transport/socket.h"
 #include "transport/store.h"
 #include "transport/store_connection.h"
+#include "transport/store_waiting.h"
 #include "transport/store_wire.h"
 #include "transport/thread.h"
 #include "transport/wire.h"
@@ -30,15 +31,6 @@ constexpr std::int64_t kIdleNs = 1'000'000'000;
 
 ByteView view_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-/// A get that waits for the first of its keys that does not exist: so it costs one entry, however many keys it has.
-struct WaitingGet {
-  std::uint64_t connection;
-  std::uint32_t request;
-  bool all;  // kGetAll
-  std::vector<std::string> keys;
-  std::size_t next = 0;  // those before it exist
-};
-
 WaitingGet read_get(std::uint64_t id, std::uint32_t request, StoreOp op, ByteReader& fields) {
   WaitingGet get{.connection = id, .request = request, .all = op == StoreOp::kGetAll, .keys = {}};
   const std::uint32_t count = get.all ? fields.u32() : 1;
@@ -53,7 +45,7 @@ struct Orders {
   StopSignal signal;
   std::mutex mutex;
   bool stop = false;
-  std::string refusal;  // why no get is waited with any more; empty while they are
+  std::vector<Refusal> refusals;  // that the server has not seen yet
 
   void give(const std::function<void()>& change) {
     {
@@ -86,6 +78,8 @@ class Service {
   void get(WaitingGet get);
   void answer(const WaitingGet& get, StoreStatus status);
   void add(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
+  void refuse(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
+  void look_again();
   void cancel(std::uint64_t id, std::uint32_t request);
   void put(const std::string& key, Bytes value);
   void flush(std::uint64_t id, StoreConnection& connection);
@@ -95,7 +89,7 @@ class Service {
   Fd listener_;
   const Secret secret_;
   Orders& orders_;
-  std::string refused_;  // the reason, once it is known here
+  Refusals refusals_;
   std::atomic<std::uint64_t>& requests_;
   bool accept_paused_ = false;
   RareWarning descriptors_;
@@ -141,12 +135,18 @@ bool Service::obey() {
   {
     const std::lock_guard lock(orders_.mutex);
     if (orders_.stop) return true;
-    refused_ = orders_.refusal;
+    for (Refusal& refusal : orders_.refusals) refusals_.add(std::move(refusal));
+    orders_.refusals.clear();
   }
+  look_again();
+  return false;
+}
+
+/// At all that wait, since keys may have been refused.
+void Service::look_again() {
   for (auto& [key, gets] : std::exchange(waiting_, {})) {
     for (WaitingGet& one : gets) get(std::move(one));
   }
-  return false;
 }
 
 int Service::poll_ms() const {
@@ -230,6 +230,8 @@ void Service::handle(std::uint64_t id, StoreConnection& connection, ByteReader r
       return get(read_get(id, number, op, request));
     case StoreOp::kAdd:
       return add(connection, number, request);
+    case StoreOp::kRefuse:
+      return refuse(connection, number, request);
     case StoreOp::kCancel:
       request.expect_end();
       return cancel(id, number);
@@ -248,8 +250,8 @@ void Service::set(StoreConnection& connection, std::uint32_t request, ByteReader
 void Service::get(WaitingGet get) {
   while (get.next < get.keys.size() && values_.contains(get.keys[get.next])) ++get.next;
   if (get.next == get.keys.size()) return answer(get, StoreStatus::kOk);
-  if (!refused_.empty()) {
-    return answer(connections_.at(get.connection), get.request, StoreStatus::kRefused, view_of(refused_));
+  if (const std::string* reason = refusals_.reason(get.keys[get.next])) {
+    return answer(connections_.at(get.connection), get.request, StoreStatus::kRefused, view_of(*reason));
   }
   std::vector<WaitingGet>& waiting = waiting_[get.keys[get.next]];
   waiting.push_back(std::move(get));
@@ -290,6 +292,16 @@ void Service::add(StoreConnection& connection, std::uint32_t request, ByteReader
   writer.i64(value);
   answer(connection, request, StoreStatus::kOk, writer.bytes());
   put(key, writer.take());
+}
+
+void Service::refuse(StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
+  Refusal refusal;
+  refusal.reason = fields.string();
+  refusal.begins = fields.string();
+  refusal.ends = fields.string();
+  fields.expect_end();
+  answer(connection, request, StoreStatus::kOk, view_of(refusals_.add(std::move(refusal))));
+  look_again();
 }
 
 void Service::cancel(std::uint64_t id, std::uint32_t request) {
@@ -374,8 +386,8 @@ StoreServer::~StoreServer() {
   if (!home_.here()) (void)impl_.release();  // in a forked child: the serving thread is the parent's
 }
 std::uint16_t StoreServer::port() const noexcept { return impl_->port; }
-void StoreServer::refuse_waiting(const std::string& reason) {
-  impl_->orders.give([&] { impl_->orders.refusal = reason; });
+void StoreServer::refuse_waiting(const std::string& reason, const std::string& begins, const std::string& ends) {
+  impl_->orders.give([&] { impl_->orders.refusals.push_back({reason, begins, ends}); });
 }
 std::uint64_t StoreServer::requests() const noexcept { return impl_->requests.load(std::memory_order_relaxed); }
 

@@ -82,7 +82,7 @@ def test_every_metric_is_exported_with_its_labels() -> None:
 def test_values_are_in_base_units() -> None:
     found = exported([state(0)])
     rank = (("rank", "0"),)
-    assert found["ringtune_exposed_wait_seconds_total"][rank] == 1.5
+    assert found["ringtune_blocked_seconds_total"][rank] == 1.5
     assert found["ringtune_cycle_time_seconds"][()] == 0.002
     assert found["ringtune_gpu_use_ratio"][(("gpu", "1"), ("host", "a"))] == pytest.approx(0.4)
     assert found["ringtune_operations_total"][(("kind", "allreduce"), *rank)] == 10

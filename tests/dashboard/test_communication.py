@@ -36,7 +36,8 @@ def test_communication_and_waiting_are_those_of_the_schedule() -> None:
     for row in communication.exposed(found):
         assert row.exposed_ns == job.truth.exposed_ns[row.rank] / 4
         assert row.overlapped_ns == job.truth.overlapped_ns[row.rank] / 4
-        waited = row.exposed_ns + row.copying_ns + row.other_ns
+        assert row.late_ns == job.truth.waited_late_ns[row.rank] / 4
+        waited = row.late_ns + row.exposed_ns + row.copying_ns + row.other_ns
         assert waited == job.truth.wait_ns[row.rank] / 4
     assert [row.busy_ns["communicate"] for row in communication.phases(found)] == [job.truth.communicate_ns / 4] * 3
     waits = communication.waits(found)

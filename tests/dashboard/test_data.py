@@ -38,9 +38,12 @@ def test_the_breakdown_of_a_generated_run_is_exact(run: Path) -> None:
         busy = (truth.communicate_ns + truth.copy_in_ns + truth.copy_out_ns) / PLAN.steps
         assert part.steps == PLAN.steps - 1
         assert part.wall_ns == wall
-        assert part.exposed_ns == wait
+        assert part.blocked_ns == wait
+        # The late rank is blocked least, and for the others: what it is blocked for is exposed communication.
+        assert part.exposed_ns == truth.wait_ns[PLAN.late_rank] / PLAN.steps
+        assert part.waiting_ns == (PLAN.late_ns if part.rank != PLAN.late_rank else 0)
         assert part.overlapped_ns == max(0, busy - wait)
-        assert part.alone_ns + part.overlapped_ns + part.exposed_ns == part.wall_ns
+        assert part.alone_ns + part.overlapped_ns + part.exposed_ns + part.waiting_ns == part.wall_ns
 
 
 def test_the_summary_names_the_late_rank(run: Path) -> None:

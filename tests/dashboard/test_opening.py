@@ -52,7 +52,8 @@ def test_the_startup_is_on_the_map_but_in_no_verdict() -> None:
 def test_without_a_timeline_the_step_logs_say_what_to_record(numbers: StepSummary) -> None:
     late = replace(numbers, latest_rank=3, latest_lead=0.2)
     assert opening_words(None, late).startswith("Rank 3 computes 20.0 % longer than the median rank: record a timeline")
-    blocked = replace(numbers, latest_lead=0.0, exposed_share=0.31)
-    assert opening_words(None, blocked).startswith("Communication blocked the training for 31.0 % of the time: record")
-    assert opening_words(None, replace(blocked, exposed_share=0.0)).startswith("Ranks are even")
+    blocked = replace(numbers, latest_lead=0.0, blocked_share=0.31, exposed_share=0.3, waiting_share=0.01)
+    parts = "30.0 % exposed communication, 1.0 % for late ranks"
+    assert opening_words(None, blocked).startswith(f"Ranks were blocked for 31.0 % of the time ({parts}): record")
+    assert opening_words(None, replace(blocked, blocked_share=0.0)).startswith("Ranks are even")
     assert opening_words(None, None) == "" and opening(None, None, lambda *_: "") == []

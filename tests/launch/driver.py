@@ -18,7 +18,7 @@ except ImportError:
             self._socket = socket.create_server((host, port))
             self.port = self._socket.getsockname()[1]
 
-        def refuse_waiting(self, reason: str) -> None:
+        def refuse_waiting(self, reason: str, begins: str = "", ends: str = "") -> None:
             pass
 
         def close(self) -> None:

@@ -276,7 +276,7 @@ def test_library_sees_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     class Store:
         port = 1
 
-        def refuse_waiting(self, reason: str) -> None:
+        def refuse_waiting(self, reason: str, begins: str = "", ends: str = "") -> None:
             pass
 
         def close(self) -> None:

@@ -155,7 +155,9 @@ def test_every_analysis_opens_with_one_sentence_and_says_what_it_leaves_out(comm
 
 def test_without_a_rank_to_blame_the_opening_names_waiting() -> None:
     even, _ = trace_of(Scenario(ranks=2, steps=30))
-    assert headline(even).startswith("ranks waited 16.3 % of the time, 15.2 % while data moved")
+    assert headline(even).startswith(
+        "ranks waited 16.3 % of the time (15.2 % exposed communication, 0.1 % for late ranks)"
+    )
     assert headline(even).endswith("search better settings with ringtune tune")
     alone, _ = trace_of(Scenario(ranks=1, steps=30, compute_ns=5_000 * MS, transfer_ns=1))
     assert headline(alone).startswith("ranks computed all of the time")

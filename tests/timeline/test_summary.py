@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtune.timeline.analysis.bandwidth import bus_factor
+from ringtune.timeline.analysis.intervals import union
+from ringtune.timeline.analysis.late_waits import late_waits
 from ringtune.timeline.analysis.phases import exposure, exposures, stage_times, stage_times_of_ranks
 from ringtune.timeline.analysis.summary import Summary, summarize
 from ringtune.timeline.inputs import load
@@ -52,8 +54,10 @@ def test_times_bytes_and_exposure_are_exact(tmp_path_factory: pytest.TempPathFac
         assert rank.stages["copy_in"].busy_ns == truth.copy_in_ns
         assert rank.stages["copy_out"].busy_ns == truth.copy_out_ns
         assert rank.bytes == truth.bytes
+        assert rank.exposure.late_ns == truth.waited_late_ns[rank.rank]
+        assert rank.exposure.late_ns + rank.exposure.exposed_ns + rank.exposure.wait_copy_ns <= rank.exposure.wait_ns
         parts = (rank.exposure.exposed_ns, rank.exposure.wait_copy_ns, rank.exposure.wait_other_ns)
-        assert sum(parts) == rank.exposure.wait_ns
+        assert sum(parts) + rank.exposure.late_ns == rank.exposure.wait_ns
         assert rank.stages["step"].total_ns == sum(truth.step_ns)
     assert summary.steps is not None
     assert summary.steps.count == plan.steps
@@ -158,16 +162,18 @@ def test_batches_of_groups_and_schedules_count_and_those_of_other_libraries_do_n
 
 
 def test_the_times_of_all_ranks_at_once_are_those_of_each(tmp_path: Path) -> None:
-    spans = load(generate(Schedule(ranks=3, steps=4)).write(tmp_path)).spans
-    splits, stages = exposures(spans), stage_times_of_ranks(spans)
+    trace = load(generate(Schedule(ranks=3, steps=4, late_rank=1, late_ns=3_000_000)).write(tmp_path))
+    spans, late = trace.spans, late_waits(trace)
+    splits, stages = exposures(spans, late), stage_times_of_ranks(spans)
     assert list(splits) == list(stages) == [0, 1, 2]
     for rank in range(3):
         mine = spans.of_rank(rank)
-        assert splits[rank] == exposure(mine) and stages[rank] == stage_times(mine)
-    assert splits[0].wait_ns > 0
+        assert splits[rank] == exposure(mine, None, late.of_rank(rank)) and stages[rank] == stage_times(mine)
+    assert splits[0].wait_ns > splits[0].late_ns > 0 == splits[1].late_ns
     apart = replace(spans, end_ns=spans.end_ns + (spans.rank == 2) * 2**61)  # too far apart for one line
-    assert exposures(apart)[1] == splits[1] and exposures(apart)[2] == exposure(apart.of_rank(2))
-    assert exposures(spans.take(slice(0))) == {} == stage_times_of_ranks(spans.take(slice(0)))
+    far = exposures(apart, late)
+    assert far[1] == splits[1] and far[2] == exposure(apart.of_rank(2), None, late.of_rank(2))
+    assert exposures(spans.take(slice(0)), late) == {} == stage_times_of_ranks(spans.take(slice(0)))
 
 
 def test_a_range_of_steps(tmp_path: Path) -> None:
@@ -197,9 +203,9 @@ def test_overlapping_waits_count_once() -> None:
             make_spans([(5, 10), (40, 45), (55, 60)], stage=Stage.COPY_IN),
         ]
     )
-    found = exposure(spans)
-    assert (found.wait_ns, found.exposed_ns, found.overlapped_ns) == (50, 30, 20)
-    assert (found.wait_copy_ns, found.wait_other_ns) == (10, 10)
+    found = exposure(spans, None, union(np.array([45, 62]), np.array([48, 65])))
+    assert (found.wait_ns, found.late_ns, found.exposed_ns, found.overlapped_ns) == (50, 6, 27, 20)
+    assert (found.wait_copy_ns, found.wait_other_ns) == (10, 7)
 
 
 def test_json_is_plain_and_whole(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Bus bandwidth: how fast the links were used, comparable between numbers of ranks.
 
 Notation: n = ranks, S = bytes of a batch as its COMMUNICATE span records them (for an allgather the gathered bytes of
-all ranks, as nccl-tests counts), t = time of that span. Bus bandwidth = S * factor / t, with the factors of nccl-tests:
+all ranks, as nccl-tests counts), t = time of that span, from when the last rank had submitted (`late_waits`): what is
+waited before says nothing of the links. Bus bandwidth = S * factor / t, with the factors of nccl-tests:
 allreduce 2(n-1)/n; allgather, reduce-scatter and alltoall (n-1)/n; broadcast 1.
 
 Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".

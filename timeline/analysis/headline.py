@@ -5,6 +5,7 @@ from __future__ import annotations
 from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.batches import rank_steps
 from ringtune.timeline.analysis.comparison import Comparison
+from ringtune.timeline.analysis.late_waits import late_waits
 from ringtune.timeline.analysis.patterns import MATERIAL
 from ringtune.timeline.analysis.phases import exposure
 from ringtune.timeline.analysis.stragglers import Stragglers, stragglers
@@ -30,13 +31,15 @@ def headline(trace: Trace, found: Stragglers | None = None) -> str:
             found = None
     if found is not None and (found.verdicts or found.turns):
         return found.sentences()[0]
-    waited = exposed = total = 0
+    waited = exposed = awaited = total = 0
+    late = late_waits(trace)
     shares: dict[int, float] = {}
     for about in filter(None, (rank_steps(trace, rank) for rank in trace.ranks)):
         if about.knows_waiting:
-            split = exposure(trace.spans.of_rank(about.rank), about.waits)
+            split = exposure(trace.spans.of_rank(about.rank), about.waits, late.of_rank(about.rank))
             length = int((about.end - about.begin).sum())
-            waited, exposed, total = waited + split.wait_ns, exposed + split.exposed_ns, total + length
+            waited, exposed, awaited = waited + split.wait_ns, exposed + split.exposed_ns, awaited + split.late_ns
+            total += length
             shares[about.rank] = split.wait_ns / max(1, length)
     if not total:
         return ""
@@ -52,12 +55,12 @@ def headline(trace: Trace, found: Stragglers | None = None) -> str:
             others = f"the others {100 * shares[second]:.0f} % and more"
             pace = f"rank {first} sets the pace: it waited {100 * shares[first]:.0f} % of the time, {others}"
             return f"{pace}: look at what rank {first} computes"
-    moving = f"{share_text(exposed, total)} while data moved, for no rank in particular"
+    parts = f"{share_text(exposed, total)} exposed communication, {share_text(awaited, total)} for late ranks"
     batches = trace.spans.of_stage(Stage.COMMUNICATE)
     how = (
         "ringtune tune --restarts" if batches.foreign().all() else "ringtune tune"
     )  # nothing of another runtime's turns
-    return f"ranks waited {share_text(waited, total)} of the time, {moving}: search better settings with {how}"
+    return f"ranks waited {share_text(waited, total)} of the time ({parts}): search better settings with {how}"
 
 
 def comparison_headline(found: Comparison) -> str:

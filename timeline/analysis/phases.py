@@ -1,9 +1,10 @@
 """Where each rank's time went: per stage, and communication exposed against overlapped.
 
 Notation: busy = length of the union of a stage's spans (what the wall clock saw); total = sum of their lengths
-(larger where spans overlap). Communication is the union of COMMUNICATE spans; exposed is its part inside WAIT,
-overlapped the rest, so exposed + overlapped = busy of communicate, exactly. For tensors that go from GPU to GPU the
-program's streams wait, DEVICE_WAIT, and not its callers.
+(larger where spans overlap). Communication is the union of COMMUNICATE spans; overlapped is its part outside of WAIT.
+A rank is *blocked* within WAIT: for a late rank (`late_waits`), else by *exposed* communication while bytes move, else
+by copies and control. So exposed communication is what a faster network could give, and nothing that a late rank cost.
+For tensors that go from GPU to GPU the program's streams wait, DEVICE_WAIT, and not its callers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtune.timeline.analysis.intervals import difference, intersection, length, union, unions, zones
+from ringtune.timeline.analysis.late_waits import LateWaits
 from ringtune.timeline.analysis.staged import waiting
 from ringtune.timeline.spans import Ints, SpanTable
 from ringtune.timeline.vocabulary import Stage
@@ -38,11 +40,12 @@ class StageTime:
 class Exposure:
     """Communication against the callers' waiting, on one rank; None where the trace records no waiting at all.
 
-    ``wait_ns`` splits exactly into ``exposed_ns`` (while communicating), ``wait_copy_ns`` (while copying) and
-    ``wait_other_ns`` (negotiation, queue: other ranks were late, or the cycle had not come).
+    ``wait_ns`` splits exactly into ``late_ns`` (another rank was late), ``exposed_ns`` (while communicating),
+    ``wait_copy_ns`` (while copying) and ``wait_other_ns`` (negotiation, queue: the cycle had not come).
     """
 
     wait_ns: int
+    late_ns: int
     exposed_ns: int
     overlapped_ns: int
     wait_copy_ns: int
@@ -74,41 +77,53 @@ def stage_times_of_ranks(spans: SpanTable) -> dict[int, dict[str, StageTime]]:
     return found
 
 
-def exposure(spans: SpanTable, waits: Ints | None = None) -> Exposure:
-    """Split communication and waiting of one rank; ``waits`` stands in for the recorded ones."""
-    return _exposure(*map(length, _split(spans, waits)))
+def exposure(spans: SpanTable, waits: Ints | None, late: Ints) -> Exposure:
+    """Split communication and waiting of one rank.
+
+    Args:
+        spans: Of the rank.
+        waits: When it was blocked; None: as it recorded.
+        late: When it waited for a late rank, see `late_waits`.
+    """
+    return _exposure(*map(length, _split(spans, waits, late)))
 
 
-def exposures(spans: SpanTable) -> dict[int, Exposure]:
-    """Return `exposure` of every rank by the waits that it recorded."""
+def exposures(spans: SpanTable, late: LateWaits) -> dict[int, Exposure]:
+    """Return `exposure` of every rank by the waits that it recorded, and when each waited for a late rank."""
     ranks, zone = np.unique(spans.rank, return_inverse=True)
     if not len(ranks):
         return {}
     low, width = zones(spans.begin_ns, spans.end_ns, len(ranks))
     if not width:
-        return {int(rank): exposure(spans.of_rank(rank)) for rank in ranks}
+        return {int(rank): exposure(spans.of_rank(rank), None, late.of_rank(int(rank))) for rank in ranks}
+    # What lies beyond a rank's own zone would touch another's; nobody is blocked there.
+    times = [np.clip(late.of_rank(int(rank)) - low, 0, width - 1) + at * width for at, rank in enumerate(ranks)]
+    on_one_line = np.concatenate(times)
+    on_one_line = on_one_line[on_one_line[:, 1] > on_one_line[:, 0]]
     lengths = []
-    for part in _split(spans.shifted(zone * width - low), None):
+    for part in _split(spans.shifted(zone * width - low), None, on_one_line):
         own = np.zeros(len(ranks), dtype=np.int64)
         np.add.at(own, part[:, 0] // width, part[:, 1] - part[:, 0])
         lengths.append(own.tolist())
     return {rank: _exposure(*found) for rank, *found in zip(ranks.tolist(), *lengths, strict=True)}
 
 
-def _split(spans: SpanTable, waits: Ints | None) -> tuple[Ints, ...]:
+def _split(spans: SpanTable, waits: Ints | None, late: Ints) -> tuple[Ints, ...]:
     """Return the times whose lengths `_exposure` takes."""
     communicate = covered(spans, Stage.COMMUNICATE)
     wait = covered(waiting(spans), Stage.WAIT, Stage.DEVICE_WAIT) if waits is None else waits
-    rest = difference(wait, communicate)
+    free = difference(wait, late)
+    rest = difference(free, communicate)
     copying = intersection(rest, covered(spans, *_COPIES))
-    return communicate, wait, intersection(communicate, wait), rest, copying
+    return wait, free, difference(communicate, wait), rest, copying
 
 
-def _exposure(communicate: int, wait: int, exposed: int, rest: int, copying: int) -> Exposure:
+def _exposure(wait: int, free: int, overlapped: int, rest: int, copying: int) -> Exposure:
     return Exposure(
         wait_ns=wait,
-        exposed_ns=exposed,
-        overlapped_ns=communicate - exposed,
+        late_ns=wait - free,
+        exposed_ns=free - rest,
+        overlapped_ns=overlapped,
         wait_copy_ns=copying,
         wait_other_ns=rest - copying,
     )

@@ -13,6 +13,7 @@ from ringtune.timeline.analysis.bandwidth import KindTraffic, bus_rate, traffic
 from ringtune.timeline.analysis.batches import rank_steps
 from ringtune.timeline.analysis.causality import Causality, causality
 from ringtune.timeline.analysis.fusion import Fusion, fusion
+from ringtune.timeline.analysis.late_waits import LateWaits, late_waits
 from ringtune.timeline.analysis.peer_wait import Negotiation, PeerWait, negotiations, peer_waits
 from ringtune.timeline.analysis.phases import Exposure, StageTime, exposure, stage_times
 from ringtune.timeline.analysis.staged import device_clock_errors
@@ -90,6 +91,9 @@ class Summary:
     ranks: tuple[RankSummary, ...]
     traffic: tuple[KindTraffic, ...]
     bus_bytes_per_s: float | None
+    """While bytes moved; waiting for late ranks is left out."""
+    dominated_by: str
+    """What ranks were blocked by more: ``skew`` (late ranks), ``transfer`` (exposed communication); "" if neither."""
     link_bytes_per_s: float | None
     """The link's limit as the caller named it; None: not named."""
     fusion: Fusion | None
@@ -160,7 +164,8 @@ def summarize(
     """
     if steps is not None:
         trace = select_steps(trace, *steps)
-    spans, kinds = trace.spans, traffic(trace.spans, trace.size)
+    late = late_waits(trace)
+    spans, kinds = trace.spans, traffic(late.moving, trace.size)
     present = {part.rank for part in trace.parts} | set(np.unique(spans.rank).tolist())
     errors = [part.error_ns for part in trace.parts]
     known = [error for error in errors if error is not None]
@@ -175,9 +180,10 @@ def summarize(
         skipped=trace.skipped,
         duration_ns=int(spans.end_ns.max() - spans.begin_ns.min()) if len(spans) else 0,
         steps=step_times(spans),
-        ranks=tuple(_rank_summary(trace, rank) for rank in sorted(present)),
+        ranks=(ranks := tuple(_rank_summary(trace, rank, late) for rank in sorted(present))),
         traffic=kinds,
         bus_bytes_per_s=bus_rate(kinds),
+        dominated_by=_dominated_by(ranks),
         link_bytes_per_s=link_bytes_per_s,
         fusion=fusion(trace),
         arrivals=arrivals(trace),
@@ -213,7 +219,13 @@ def step_times_of(steps: Ints, lengths: Ints) -> StepTimes:
     )
 
 
-def _rank_summary(trace: Trace, rank: int) -> RankSummary:
+def _dominated_by(ranks: tuple[RankSummary, ...]) -> str:
+    late = sum(rank.exposure.late_ns for rank in ranks if rank.exposure)
+    exposed = sum(rank.exposure.exposed_ns for rank in ranks if rank.exposure)
+    return "" if late == exposed else "skew" if late > exposed else "transfer"
+
+
+def _rank_summary(trace: Trace, rank: int, late: LateWaits) -> RankSummary:
     spans = trace.spans.of_rank(rank)
     part = next((part for part in trace.parts if part.rank == rank), None)
     about = rank_steps(trace, rank)
@@ -223,8 +235,10 @@ def _rank_summary(trace: Trace, rank: int) -> RankSummary:
         spans=len(spans),
         stages=stage_times(spans),
         bytes=int(spans.of_stage(Stage.COMMUNICATE).bytes.sum()),
-        bus_bytes_per_s=bus_rate(traffic(spans, trace.size)),
-        exposure=exposure(spans, about.waits) if about is not None and about.knows_waiting else None,
+        bus_bytes_per_s=bus_rate(traffic(late.moving.of_rank(rank), trace.size)),
+        exposure=exposure(spans, about.waits, late.of_rank(rank))
+        if about is not None and about.knows_waiting
+        else None,
         steps=step_times(spans),
         recorded=part.recorded if part else None,
         dropped=part.dropped if part else 0,

@@ -87,7 +87,9 @@ class Truth:
 
     step_ns: tuple[int, ...]
     exposed_ns: Mapping[int, int]
-    """Communication inside WAIT, by rank."""
+    """Communication inside WAIT while no rank was late, by rank."""
+    waited_late_ns: Mapping[int, int]
+    """WAIT while another rank was late, by rank."""
     overlapped_ns: Mapping[int, int]
     """Communication outside WAIT, by rank."""
     wait_ns: Mapping[int, int]
@@ -221,10 +223,10 @@ def generate(plan: Schedule | None = None) -> GeneratedJob:
             )
             finish = max(end, at + plan.compute_ns + plan.late_ns) + plan.update_ns
             collected.add(Stage.STEP, words.STEP_NAME, at, finish, facts=(0, 0, step, plan.knobs_version(step)))
+            kept = _kept_waiting(plan, rank)
             for begin, stop in runs:
-                hidden = max(0, min(stop, ready) - begin)
-                overlapped[rank] += hidden
-                exposed[rank] += stop - begin - hidden
+                overlapped[rank] += max(0, min(stop, ready) - begin)
+                exposed[rank] += max(0, stop - max(begin, ready + kept))
             waited[rank] += max(0, end - ready)
         lengths.append(finish - at)
         at = finish
@@ -240,6 +242,12 @@ def generate(plan: Schedule | None = None) -> GeneratedJob:
 
 def _late(plan: Schedule, rank: int) -> int:
     return plan.late_ns if rank == plan.late_rank else 0
+
+
+def _kept_waiting(plan: Schedule, rank: int) -> int:
+    """How long in each step a rank is blocked by a late one, which submits the last tensor so much after it."""
+    somebody = plan.late_rank is not None and plan.late_rank < plan.ranks and plan.late_rank != rank
+    return plan.late_ns if somebody else 0
 
 
 def _submit(plan: Schedule, at: int, index: int) -> int:
@@ -310,6 +318,7 @@ def _truth(plan: Schedule, lengths: list[int], sums: tuple[dict[int, int], dict[
     return Truth(
         step_ns=tuple(lengths),
         exposed_ns=exposed,
+        waited_late_ns={rank: _kept_waiting(plan, rank) * plan.steps for rank in range(plan.ranks)},
         overlapped_ns=overlapped,
         wait_ns=waited,
         communicate_ns=plan.communicate_ns * batches,

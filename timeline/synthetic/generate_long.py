@@ -66,6 +66,7 @@ def _longer(truth: Truth, times: int) -> Truth:
         step_ns=truth.step_ns * times,
         exposed_ns=all_of(dict(truth.exposed_ns)),
         overlapped_ns=all_of(dict(truth.overlapped_ns)),
+        waited_late_ns=all_of(dict(truth.waited_late_ns)),
         wait_ns=all_of(dict(truth.wait_ns)),
         communicate_ns=truth.communicate_ns * times,
         copy_in_ns=truth.copy_in_ns * times,

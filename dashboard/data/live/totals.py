@@ -14,9 +14,10 @@ from typing import Any
 from ringtune.timeline.analysis.bandwidth import traffic
 from ringtune.timeline.analysis.batches import rank_steps
 from ringtune.timeline.analysis.fusion import Fusion, fusion
+from ringtune.timeline.analysis.late_waits import late_waits
 from ringtune.timeline.analysis.peer_wait import PeerWait, negotiation_peer_waits, negotiations, peer_waits
 from ringtune.timeline.analysis.phases import Exposure, exposure, exposures, stage_times_of_ranks
-from ringtune.timeline.spans import Trace
+from ringtune.timeline.spans import Ints, Trace
 from ringtune.timeline.vocabulary import Stage
 
 Sums = dict[str, float]
@@ -44,15 +45,16 @@ class RunningTotals:
         spans = trace.spans
         self.steps += steps
         self.spans += len(spans)
-        splits = exposures(spans)
+        late = late_waits(trace)
+        splits = exposures(spans, late)
         for rank, stages in stage_times_of_ranks(spans).items():
             for label, times in stages.items():
                 _sum(self._stages.setdefault((rank, label), {}), vars(times))
             recorded = not _WAITING.isdisjoint(stages) and not _KNOWN.isdisjoint(stages)
-            split = splits[rank] if recorded else self._split(trace, rank)
+            split = splits[rank] if recorded else self._split(trace, rank, late.of_rank(rank))
             if split is not None:
                 _sum(self._exposures.setdefault(rank, {}), vars(split))
-        for kind in traffic(spans, trace.size, fastest=False):
+        for kind in traffic(late.moving, trace.size, fastest=False):
             if kind.bus_bytes_per_s is not None:
                 moved = {"busy": float(kind.busy_ns), "moved": kind.bytes * kind.factor}
                 _sum(self._kinds.setdefault(kind.kind, {}), moved)
@@ -62,11 +64,11 @@ class RunningTotals:
         _sum(self._fused, _fused(fusion(trace)))
 
     @staticmethod
-    def _split(trace: Trace, rank: int) -> Exposure | None:
+    def _split(trace: Trace, rank: int, late: Ints) -> Exposure | None:
         """Return the exposure of a rank that did not record its waiting; None where nothing says when it waited."""
         mine = trace.spans.of_rank(rank)
         about = rank_steps(replace(trace, spans=mine), rank)
-        return exposure(mine, about.waits) if about is not None and about.knows_waiting else None
+        return exposure(mine, about.waits, late) if about is not None and about.knows_waiting else None
 
     def applied_to(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document of an analysis with the totals added since."""

@@ -293,6 +293,37 @@ TEST_F(StoreTest, WhoWaitsInVainIsToldWhy) {
   EXPECT_EQ(client.get("new", seconds(10)), text("one"));
 }
 
+TEST_F(StoreTest, OnlyKeysThatARefusalCoversAreRefused) {
+  StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
+  server.refuse_waiting("rank 1 has ended", "job.", "/1");
+  const auto refused = [&](const std::string& key) {
+    return std::string(expect_throw<PeerLost>([&] { (void)client.get(key, seconds(20)); }).what());
+  };
+  EXPECT_EQ(refused("job.3/rank/1"), "rank 1 has ended");
+  EXPECT_EQ(expect_throw<PeerLost>([&] { (void)client.get_all({"job.3/rank/1"}, seconds(20)); }).rank(), kUnknownRank);
+  for (const std::string key : {"job.3/rank/11", "job.3/rank/1/more", "other.3/rank/1"}) {
+    EXPECT_THROW((void)client.get(key, seconds(0)), Timeout) << key;
+  }
+}
+
+TEST_F(StoreTest, TheFirstReasonOfAJobIsTheOneThatAllAreTold) {
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient waits("127.0.0.1", server.port(), test_secret(), seconds(10));
+  std::thread waiting([&] {
+    EXPECT_EQ(std::string(expect_throw<PeerLost>([&] { (void)waits.get("job.1/rank/2", seconds(20)); }).what()),
+              "cause");
+  });
+  while (server.requests() < 1) std::this_thread::yield();
+  StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
+  EXPECT_EQ(client.refuse("cause", "job.1/"), "cause");
+  waiting.join();
+  EXPECT_EQ(client.refuse("what follows", "job.1/"), "cause");
+  EXPECT_EQ(client.refuse("of one group", "job.1/group/"), "cause");
+  EXPECT_EQ(client.refuse("another", "job.2/"), "another") << "the next generation begins anew";
+  EXPECT_THROW((void)client.get("job.3/rank/0", seconds(0)), Timeout);
+}
+
 TEST_F(StoreTest, WhoDoesNotKnowTheSecretIsNotServed) {
   const StoreServer server("127.0.0.1", 0, test_secret());
   const std::string said = expect_throw<Protocol>([&] {

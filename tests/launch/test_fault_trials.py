@@ -1,0 +1,30 @@
+"""Faults at random moments of a job: nothing hangs, everybody is told of whom, nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.launch import trials
+from tests.launch.trial_worker import PHASES
+
+ROUNDS = 4
+"""Of all faults in all phases: 252 trials."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", trials.FAULTS)
+def test_a_fault_in_a_random_phase(fault: str) -> None:
+    chance = random.Random()
+    transport = "tcp" if fault in trials.NETWORK else chance.choice(["auto", "tcp"])
+    trial = trials.Trial.drawn(fault, chance.choice(PHASES), transport, chance)
+    found = trials.run(trial)
+    assert not found.wrong, (trial, found)
+
+
+@pytest.mark.long
+def test_every_fault_in_every_phase() -> None:
+    found = [trials.run(trial) for trial in trials.drawn(ROUNDS, seed=random.randrange(1 << 30))]
+    assert sum(one.met for one in found) >= 200
+    assert not [one for one in found if one.wrong]

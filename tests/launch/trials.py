@@ -1,0 +1,268 @@
+"""Fault trials: a job of a few ranks, one of which meets a fault at a random moment of a phase.
+
+``python -m tests.launch.trials --rounds 3`` runs every fault in every phase so often, over shared memory and TCP in
+turn, and prints the table of `core/launch/README.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.launch.trial_worker import PHASES
+from tests.namespaces import machines
+
+WORKER = Path(__file__).with_name("trial_worker.py")
+FAULTS = ("killed", "exit", "raise", "exit 0", "out of memory", "frozen", "frozen rank 0", "cable out", "half open")
+NETWORK = ("cable out", "half open")
+SIZE = 3
+LIVENESS_S = 2.0
+START_S = 10.0
+HANG_S = 90.0
+"""A launcher that runs for so long after the fault hangs: after 60 s it says for whom it waits, and ends those that
+stand stopped."""
+_MARK = "TRIAL_MARK"
+
+
+@dataclass(frozen=True)
+class Trial:
+    fault: str
+    phase: str
+    transport: str
+    victim: int
+    delay_s: float
+
+    @staticmethod
+    def drawn(fault: str, phase: str, transport: str, chance: random.Random) -> Trial:
+        """Draw the victim and the moment; the phases begin at once and last long, but for the first and the last."""
+        victim = 0 if fault == "frozen rank 0" else chance.randrange(1 if fault == "frozen" else 0, SIZE)
+        longest_s = {"rendezvous": 0.05, "shutdown": 0.004}.get(phase, 0.5)
+        return Trial(fault, phase, transport, victim, chance.uniform(0.0005, longest_s))
+
+
+@dataclass
+class Found:
+    """What came of a trial.
+
+    Attributes:
+        trial: The trial.
+        met: Whether the fault came before the victim's work had ended.
+        told: What the survivors were told: rank -> (class of the error, text, seconds after the fault); the class is
+            empty where their work ended well. A rank that was ended from outside is not there.
+        code: The launcher's exit code; None in a job without launcher.
+        took_s: Seconds from the fault to the end of launcher or ranks.
+        wrong: Sentences that say what was not right.
+    """
+
+    trial: Trial
+    met: bool = False
+    told: dict[int, tuple[str, str, float]] = field(default_factory=dict)
+    code: int | None = None
+    took_s: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+
+def run(trial: Trial) -> Found:
+    """Run one trial in a folder of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="rt-trial-"))
+    mark = f"{os.getpid()}.{time.monotonic_ns()}"
+    memory = {file.name for file in Path("/dev/shm").iterdir()}
+    environ = {
+        **os.environ,
+        _MARK: mark,
+        "TRIAL_FAULT": "frozen" if trial.fault == "frozen rank 0" else trial.fault,
+        "TRIAL_PHASE": trial.phase,
+        "TRIAL_VICTIM": str(trial.victim),
+        "TRIAL_DELAY_S": str(trial.delay_s),
+        "TRIAL_FOLDER": str(folder),
+        "RINGTUNE_TRANSPORT": trial.transport,
+        "RINGTUNE_LIVENESS_TIMEOUT": str(LIVENESS_S),
+        "RINGTUNE_START_TIMEOUT": str(START_S),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONFAULTHANDLER": "",
+    }
+    try:
+        said = _over_network(trial, environ, folder) if trial.fault in NETWORK else _launched(environ)
+        found = _read(trial, folder, *said)
+        left = [process for process in psutil.process_iter() if _marked(process, mark)]
+        for process in left:
+            found.wrong.append(f"left behind: process {process.pid}")
+            process.kill()
+        new = sorted({file.name for file in Path("/dev/shm").iterdir()} - memory)
+        found.wrong.extend(f"left behind: /dev/shm/{name}" for name in new if name.startswith("ringtune"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _launched(environ: dict[str, str]) -> tuple[int | None, str, float]:
+    """Run the ranks under `ringtune run`; return its code, what it said, and when it ended."""
+    command = [sys.executable, "-m", "ringtune.cli", "run", "-np", str(SIZE), "--no-run-dir", sys.executable, WORKER]
+    with tempfile.TemporaryFile() as output:
+        launcher = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            code: int | None = launcher.wait(HANG_S)
+        except subprocess.TimeoutExpired:
+            code = None
+            launcher.kill()
+            launcher.wait()
+        output.seek(0)
+        return code, output.read().decode("utf-8", "replace"), time.monotonic()
+
+
+def _over_network(trial: Trial, environ: dict[str, str], folder: Path) -> tuple[int | None, str, float]:
+    """Run each rank in a network of its own and cut the victim's off; return nothing, what they said, and the end."""
+    from ringtune import native
+
+    secret = "trial" * 8
+    with machines(SIZE) as spaces, tempfile.TemporaryFile() as output:
+        gateway = re.sub(r"\d+$", "1", next(iter(spaces)))
+        store = native.load().StoreServer(gateway, 0, secret)
+        ranks = []
+        for rank, space in enumerate(spaces.values()):
+            own = {
+                **environ,
+                "RINGTUNE_RANK": str(rank),
+                "RINGTUNE_SIZE": str(SIZE),
+                "RINGTUNE_STORE": f"{gateway}:{store.port}",
+                "RINGTUNE_SECRET": secret,
+                "RINGTUNE_LAUNCHER": "1",
+                "RINGTUNE_HOSTNAME": f"host{rank}",
+            }
+            command = ["ip", "netns", "exec", space, sys.executable, str(WORKER)]
+            ranks.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=output))
+        try:
+            victim, cut = ranks[trial.victim], f"{list(spaces.values())[trial.victim]}o"
+            deadline = time.monotonic() + HANG_S
+            while victim.poll() is None and not (folder / "ready").exists() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            if (folder / "ready").exists():
+                state = ["nomaster"] if trial.fault == "half open" else ["down"]
+                subprocess.run(["ip", "link", "set", cut, *state], check=True)
+                (folder / "fault").write_text(json.dumps(time.monotonic()))
+                if trial.fault == "half open":
+                    victim.kill()
+            for rank, process in enumerate(ranks):
+                if rank != trial.victim:
+                    process.wait(max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            ended = time.monotonic()
+            for process in ranks:
+                process.kill()
+                process.wait()
+            store.close()
+        output.seek(0)
+        return None, output.read().decode("utf-8", "replace"), ended
+
+
+def _read(trial: Trial, folder: Path, code: int | None, said: str, ended: float) -> Found:
+    fault = folder / "fault"
+    found = Found(trial, fault.exists() and not (folder / "missed").exists(), code=code)
+    at = json.loads(fault.read_text()) if fault.exists() else ended
+    found.took_s = ended - at
+    for rank in range(SIZE):
+        if (file := folder / f"rank-{rank}").exists():
+            outcome = json.loads(file.read_text())
+            found.told[rank] = (outcome["kind"], outcome["text"], outcome["at"] - at)
+    _judge(found, said)
+    return found
+
+
+def _judge(found: Found, said: str) -> None:
+    """Say what breaks the rules: nothing hangs; who is told of an error is told of the victim, and in time."""
+    trial, wrong = found.trial, found.wrong
+    launched = trial.fault not in NETWORK
+    if found.took_s > HANG_S - 5 or (launched and found.code is None):
+        wrong.append(f"hang: {said[-2000:]}")
+        return
+    if "terminate called" in said or "Fatal Python error" in said or "core dumped" in said:
+        wrong.append(f"a rank aborted: {said[-2000:]}")
+    if not found.met:
+        return
+    silent = trial.fault in ("frozen", "frozen rank 0", *NETWORK)
+    bound_s = (START_S if trial.phase == "rendezvous" else LIVENESS_S) + 6 if silent else 6.0
+    for rank, (kind, text, after_s) in found.told.items():
+        if not kind:
+            if trial.phase not in ("rendezvous", "shutdown"):
+                wrong.append(f"rank {rank} ended well although rank {trial.victim} did not")
+            continue
+        if not re.search(rf"\branks? [\d, ]*\b{trial.victim}\b", text):
+            wrong.append(f"rank {rank} was not told of rank {trial.victim}: {kind}: {text}")
+        if after_s > bound_s:
+            wrong.append(f"rank {rank} was told after {after_s:.1f} s: {kind}: {text}")
+    if launched and found.code == 0 and trial.phase != "shutdown":
+        wrong.append(f"the launcher ended with 0: {said[-800:]}")
+
+
+def _marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def drawn(rounds: int, seed: int) -> Iterator[Trial]:
+    """Yield every fault in every phase so often, over shared memory and TCP in turn."""
+    chance = random.Random(seed)
+    for turn, (fault, phase) in itertools.product(range(rounds), itertools.product(FAULTS, PHASES)):
+        transport = "tcp" if fault in NETWORK or (turn + FAULTS.index(fault) + PHASES.index(phase)) % 2 else "auto"
+        yield Trial.drawn(fault, phase, transport, chance)
+
+
+def table(all_found: Sequence[Found]) -> str:
+    """Return the table: what survivors got, the longest time until it, the longest time until the launcher's end."""
+    lines = ["| fault | phase | trials | others got | within | launcher ended within |", "|---|---|---|---|---|---|"]
+    for fault, phase in itertools.product(FAULTS, PHASES):
+        cell = [found for found in all_found if found.met and (found.trial.fault, found.trial.phase) == (fault, phase)]
+        if not cell:
+            continue
+        told = [outcome for found in cell for outcome in found.told.values()]
+        kinds = sorted({kind or "their end" for kind, _, _ in told}) or ["SIGTERM"]
+        longest = max((after_s for _, _, after_s in told), default=0.0)
+        ended = "-" if fault in NETWORK else f"{max(found.took_s for found in cell):.1f} s"
+        lines.append(f"| {fault} | {phase} | {len(cell)} | {', '.join(kinds)} | {longest:.1f} s | {ended} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=1, help="of every fault in every phase")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--fault", choices=FAULTS, action="append")
+    parser.add_argument("--phase", choices=PHASES, action="append")
+    given = parser.parse_args()
+    all_found = []
+    for trial in drawn(given.rounds, given.seed):
+        if trial.fault not in (given.fault or FAULTS) or trial.phase not in (given.phase or PHASES):
+            continue
+        found = run(trial)
+        all_found.append(found)
+        told = {rank: (kind, round(after_s, 1)) for rank, (kind, _, after_s) in found.told.items()}
+        print(dataclasses.astuple(trial), "met" if found.met else "missed", found.code, told, flush=True)
+        for sentence in found.wrong:
+            print("  WRONG", sentence, flush=True)
+    wrong = sum(bool(found.wrong) for found in all_found)
+    print(table(all_found))
+    print(f"seed {given.seed}: {len(all_found)} trials, {sum(found.met for found in all_found)} met, {wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""When ranks waited for one that was late, and when bytes moved that no rank was late for.
+
+A rank waits for a late one from its own submission of a batch to that of the batch's last rank, by the aligned clocks;
+and while it records itself that a peer had not come to a batch yet (`await` spans). Blocked time within that is waiting
+for a late rank: no faster network could shorten it. Moments that are closer than the clocks' error tell nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ringtune.timeline.analysis.arrivals import clock_errors
+from ringtune.timeline.analysis.batches import MISSING, BatchTable, batch_table, numbered
+from ringtune.timeline.analysis.intervals import union
+from ringtune.timeline.analysis.staged import device_clock_errors
+from ringtune.timeline.spans import Ints, Mask, SpanTable, Trace
+from ringtune.timeline.vocabulary import Stage
+
+_NEVER: Ints = np.empty((0, 2), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class LateWaits:
+    """See the module.
+
+    Attributes:
+        waits: By rank, the time in which a batch was ready on it and another rank was late.
+        moving: The collectives, each from when its last rank had submitted it. Other libraries' begin before that.
+    """
+
+    waits: Mapping[int, Ints]
+    moving: SpanTable
+
+    def of_rank(self, rank: int) -> Ints:
+        """Return when the rank waited for a late one."""
+        return self.waits.get(rank, _NEVER)
+
+
+def late_waits(trace: Trace) -> LateWaits:
+    """Find them; batches that one of their ranks did not record tell nothing."""
+    table = batch_table(trace)
+    table = table.take(table.whole).with_data()
+    spans = numbered(trace.spans)
+    runs = spans.take(spans.in_stage(Stage.COMMUNICATE))
+    found: dict[int, list[Ints]] = {}
+    if len(table.ids):
+        last, late = _last_submissions(trace, table)
+        for column, rank in enumerate(table.ranks):
+            chosen = late[:, column]
+            until = np.minimum(last, table.end[:, column])
+            found[rank] = [np.stack((table.submit[chosen, column], until[chosen]), axis=1)]
+        runs = _from_the_last(runs, table, np.where(late.any(axis=1), last, MISSING))
+    awaited = _awaited(spans, runs)
+    for rank in np.unique(awaited.rank).tolist():
+        mine = awaited.of_rank(rank)
+        found.setdefault(rank, []).append(np.stack((mine.begin_ns, mine.end_ns), axis=1))
+    joined = {rank: np.concatenate(times) for rank, times in found.items()}
+    return LateWaits({rank: union(times[:, 0], times[:, 1]) for rank, times in joined.items()}, runs)
+
+
+def _last_submissions(trace: Trace, table: BatchTable) -> tuple[Ints, Mask]:
+    """Return when the last rank of each batch submitted it, and which ranks (columns) had surely done so before."""
+    ranks, clocks, of_devices = np.array(table.ranks), clock_errors(trace), device_clock_errors(trace)
+    errors = clocks.between(ranks[:, None], ranks)
+    if table.directly.any():
+        bounds = np.array([float(of_devices.get(rank, 0)) for rank in table.ranks])
+        errors = errors + bounds[:, None] + bounds
+    submit = np.where(table.members, table.submit, MISSING)
+    latest = submit.argmax(axis=1)
+    last = submit[np.arange(len(submit)), latest]
+    return last, table.members & (last[:, None] - submit > errors[latest])
+
+
+def _from_the_last(runs: SpanTable, table: BatchTable, last: Ints) -> SpanTable:
+    """Return collectives that begin no earlier than their last submission."""
+    row = np.minimum(np.searchsorted(table.ids, runs.batch), len(table.ids) - 1)
+    known = (table.ids[row] == runs.batch) & (runs.batch > 0)
+    begin = np.where(known, np.maximum(runs.begin_ns, last[row]), runs.begin_ns)
+    return replace(runs, begin_ns=np.minimum(begin, runs.end_ns))
+
+
+def _awaited(spans: SpanTable, runs: SpanTable) -> SpanTable:
+    """Return the waits for a peer that ended before the rank's own collective began; within it data is awaited."""
+    waits = spans.of_stage(Stage.AWAIT)
+    waits = waits.take((waits.fact("peer") >= 0) & (waits.batch > 0))
+    if not len(waits) or not len(runs):
+        return waits.take(slice(0))
+    batches, number = np.unique(np.concatenate((runs.batch, waits.batch)), return_inverse=True)
+    rank = np.concatenate((runs.rank, waits.rank)).astype(np.int64)
+    key = rank * len(batches) + number.reshape(-1)
+    own, order = key[len(runs) :], np.argsort(key[: len(runs)], kind="stable")
+    place = np.minimum(np.searchsorted(key[order], own), len(order) - 1)
+    return waits.take((key[order][place] == own) & (waits.end_ns <= runs.begin_ns[order][place]))
