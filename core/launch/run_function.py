@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from ringtune.launch.call import Call, CallFailure
     from ringtune.launch.supervisor import Outcome
 
-_RENAMED = {"np": "num_proc", "min_np": "min_num_proc", "max_np": "max_num_proc"}
-_WITHOUT_EFFECT = ("disable_cache", "mpi_args", "network_interface", "network_interfaces")
+_RENAMED = {
+    "np": "num_proc",
+    "min_np": "min_num_proc",
+    "max_np": "max_num_proc",
+    "network_interface": "network_interfaces",
+}
+_WITHOUT_EFFECT = ("disable_cache", "mpi_args")
 
 
 def run(
@@ -70,14 +75,15 @@ def run(
         start_timeout: Seconds the ranks wait for each other.
         ssh_port: Port of ssh on other hosts.
         ssh_identity_file: Key for ssh.
-        disable_cache: Without effect, as are `mpi_args`, `network_interface` and `network_interfaces`.
+        disable_cache: Without effect, as is `mpi_args`.
         output_filename: Folder that keeps the output of each rank.
         verbose: 1 and more: say what is started.
         use_gloo: Accepted for Horovod's sake: ringtune has a runtime of its own.
         use_mpi: Likewise.
         mpi_args: Without effect.
-        network_interface: Without effect.
-        network_interfaces: Without effect.
+        network_interface: Deprecated, use `network_interfaces`.
+        network_interfaces: Names of network interfaces for links between hosts, separated by commas; of those the first
+            that a host has.
         executable: Python interpreter of the ranks; default: this one.
         np: Deprecated, use `num_proc`.
         min_np: Deprecated, use `min_num_proc`.
@@ -204,7 +210,8 @@ def _options(wanted: Mapping[str, Any]) -> LaunchOptions:
     paths = {
         name: Path(wanted[name]) for name in ("hostfile", "ssh_identity_file", "output_filename") if name in wanted
     }
-    settings = {"RINGTUNE_START_TIMEOUT": str(wanted["start_timeout"])} if "start_timeout" in wanted else {}
+    variables = {"start_timeout": "RINGTUNE_START_TIMEOUT", "network_interfaces": "RINGTUNE_INTERFACE"}
+    settings = {variable: str(wanted[name]) for name, variable in variables.items() if name in wanted}
     return LaunchOptions(
         command=[wanted.get("executable", sys.executable), "-m", "ringtune.launch.call"],
         num_proc=wanted.get("num_proc", None if named_hosts else wanted.get("min_num_proc", 1)),
