@@ -147,6 +147,7 @@ class Engine {
   void handle(const ClockPing& ping, int from);
   void handle(WaitQuery query, int from);
   void answer_questions();
+  void note_seen(std::uint32_t number, std::vector<int> missing);
   void answered(std::uint32_t number, std::vector<int> missing);
   bool perform(std::vector<Action> actions);
   void execute(const ExecuteAction& action, std::span<const OperationPtr> batch);
@@ -225,7 +226,11 @@ class Engine {
   std::uint32_t looks_requested_ = 0;
   Departure departure_;
   std::vector<WaitQuery> questions_;
-  std::map<std::uint32_t, std::optional<std::vector<int>>> answers_;  // by question; none yet
+  struct WaitAnswer {
+    bool known = false;  // else what this rank has seen itself
+    std::vector<int> missing;
+  };
+  std::map<std::uint32_t, WaitAnswer> answers_;  // by question
   std::uint32_t last_question_ = 0;
   Knobs knobs_;
   StepReport world_step_;

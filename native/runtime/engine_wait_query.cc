@@ -30,8 +30,8 @@ std::vector<int> Engine::awaited(const Request& request, Deadline deadline) {
     {
       const std::lock_guard lock(mutex_);
       const auto found = answers_.find(number);
-      if (found->second || deadline.expired()) {
-        std::vector<int> missing = std::move(found->second).value_or(std::vector<int>{});
+      if (found->second.known || deadline.expired()) {
+        std::vector<int> missing = std::move(found->second.missing);
         answers_.erase(found);
         return missing;
       }
@@ -52,7 +52,12 @@ void Engine::answer_questions() {
         negotiator_.round_posted() && std::any_of(round_.begin(), round_.end(), [&](OperationPtr one) {
           return one->request().name == query.name && one->request().process_set == query.process_set;
         });
-    if (in_round) {
+    if (in_round && executor_->round_on_links()) {  // this rank sees only whose messages have reached it
+      note_seen(query.number, executor_->absent_in_round(schedule_communicator()));
+      stall_reporter_->find_missing(round_stall(now_ns()), [this, number = query.number](std::vector<int> missing) {
+        answered(number, std::move(missing));
+      });
+    } else if (in_round) {
       answered(query.number, executor_->absent_in_round(schedule_communicator()));
     } else if (fabric_.rank() == 0) {
       answered(query.number, negotiator_.awaited({query.process_set, query.name}).ranks());
@@ -69,12 +74,19 @@ void Engine::handle(WaitQuery query, int from) {
   control_->send(from, encode(query));
 }
 
+/// What is known in case that nobody answers.
+void Engine::note_seen(std::uint32_t number, std::vector<int> missing) {
+  const std::lock_guard lock(mutex_);
+  const auto found = answers_.find(number);
+  if (found != answers_.end() && !found->second.known) found->second.missing = std::move(missing);
+}
+
 void Engine::answered(std::uint32_t number, std::vector<int> missing) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = answers_.find(number);
     if (found == answers_.end()) return;  // no caller waits for it any more
-    found->second = std::move(missing);
+    found->second = {true, std::move(missing)};
   }
   answer_count_.fetch_add(1, std::memory_order_release);
   futex_wake(answer_count_, std::numeric_limits<int>::max(), FutexScope::kPrivate);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include "base/error.h"
@@ -51,14 +52,22 @@ StallReporter::~StallReporter() { stop(); }
 
 void StallReporter::report(Stall stall) { add({.stall = std::move(stall)}); }
 
-std::vector<int> StallReporter::who_is_missing(Stall stall) {
+void StallReporter::find_missing(Stall stall, std::function<void(std::vector<int>)> found) {
   stall.quiet = true;
-  std::vector<int> missing = missing_ranks(stall);
-  bool done = false;
-  add({.stall = std::move(stall), .done = &done, .missing = &missing});
+  add({.stall = std::move(stall), .found = std::move(found)});
+}
+
+std::vector<int> StallReporter::who_is_missing(Stall stall) {
+  std::vector<int> seen = missing_ranks(stall);
+  const auto found = std::make_shared<std::optional<std::vector<int>>>();  // the caller may have gone when it is known
+  find_missing(std::move(stall), [this, found](std::vector<int> missing) {
+    const std::lock_guard lock(mutex_);
+    *found = std::move(missing);
+    changed_.notify_all();
+  });
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return done || stopped_; });
-  return missing;
+  changed_.wait(lock, [&] { return found->has_value() || stopped_; });
+  return std::move(*found).value_or(std::move(seen));
 }
 
 void StallReporter::asked(int from, std::uint32_t number, const Bytes& question) noexcept {
@@ -231,12 +240,7 @@ void StallReporter::answer(Task& task, const std::vector<int>& missing) {
     for (const int rank : missing) out.i32(rank);
     fabric_.reply(task.from, task.number, out.bytes());
   }
-  if (task.done == nullptr) return;
-  const std::lock_guard lock(mutex_);
-  if (stopped_) return;  // the caller has gone
-  *task.missing = missing;
-  *task.done = true;
-  changed_.notify_all();
+  if (task.found) task.found(missing);
 }
 
 /// False when the reporter is stopped meanwhile.

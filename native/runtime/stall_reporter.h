@@ -31,7 +31,10 @@ class StallReporter {
 
   /// Returns at once; the report follows.
   void report(Stall stall);
-  /// Asks who is missing in a round; what this rank has seen itself when nobody says so within some seconds. Blocks.
+  /// Asks who is missing in a round, and hands that to `found` on the reporter's thread; what this rank has seen itself
+  /// when nobody says so within some seconds. Not called when the reporter is stopped before.
+  void find_missing(Stall stall, std::function<void(std::vector<int>)> found);
+  /// The same at once. Blocks.
   [[nodiscard]] std::vector<int> who_is_missing(Stall stall);
   /// A question of another rank's reporter; on the monitor's thread.
   void asked(int from, std::uint32_t number, const Bytes& question) noexcept;
@@ -43,8 +46,7 @@ class StallReporter {
     Stall stall;
     int from = -1;  // the rank that asked, -1: this one
     std::uint32_t number = 0;
-    bool* done = nullptr;  // of who_is_missing, with the answer
-    std::vector<int>* missing = nullptr;
+    std::function<void(std::vector<int>)> found = {};
   };
 
   void add(Task task);

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.cases import stall as stall_cases
-from tests.jobs.launching import STARVED_S, Job, wait_until
+from tests.jobs.launching import STARVED_S, TIMEOUT_S, Job, wait_until
 
 GetJob = Callable[..., Job]
 TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -107,6 +107,36 @@ def test_ranks_that_wait_for_one_another_are_told_at_once(repeated: bool, transp
     assert re.search(r"'allreduce\.a' \(allreduce\).* waits for ranks 1(-|, )2 on host", report), report
     assert re.search(r"'allreduce\.b' \(allreduce\).* waits for rank 0 on host", report), report
     assert re.search(r"rank 1 on host \S+: it stands in .*; it waits in 'allreduce\.b'", report), report
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("late", [0, 3])
+def test_the_error_that_ends_a_stalled_schedule_names_the_late_rank_alone(
+    late: int, transport: str, fresh: GetJob
+) -> None:
+    job = fresh(4, transport=transport, stall_check_time_seconds=60, stall_shutdown_time_seconds=1)
+    job.run(stall_cases.repeat_steps)
+    waiting = [rank for number, rank in enumerate(job.ranks) if number != late]
+    for rank in waiting:
+        rank.send(stall_cases.one_step, {})
+    for rank in waiting:
+        failure = rank.answer()
+        assert re.match(
+            rf"tensor 'allreduce\.grad\.\d' \(allreduce\) has waited \d(\.\d)? s for rank {late} on host \S+, longer "
+            "than the stall shutdown time: the job ends",
+            failure.message,
+        ), failure.message
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("late", [0, 3])
+def test_who_is_awaited_in_a_schedule_is_the_late_rank_alone(late: int, transport: str, fresh: GetJob) -> None:
+    job = fresh(4, transport=transport)
+    job.run(stall_cases.repeat_raw_steps)
+    waiting = [rank for number, rank in enumerate(job.ranks) if number != late]
+    for rank in waiting:
+        rank.send(stall_cases.awaited_in_a_step, {"timeout_s": TIMEOUT_S / 4})
+    assert [rank.answer() for rank in waiting] == [([late],)] * 3
 
 
 @pytest.mark.slow
