@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ringtune import extensions, native, runfolder
+from ringtune.bootstrap import stack_source
+from ringtune.bootstrap.departure import departure, exit_code
 from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config, not_yet_warned
 from ringtune.errors import InvalidArgument, NotInitialized, RingtuneError
@@ -251,16 +253,21 @@ class Session(Tickets):
                 "that call init() themselves with 'spawn'"
             )
 
-    def close(self) -> None:
-        """Leave the job: extensions, timeline, runtime, run folder, in this order. Idempotent."""
+    def close(self, *, at_exit: bool = False) -> None:
+        """Leave the job: extensions, timeline, runtime, run folder, in this order. Idempotent.
+
+        Args:
+            at_exit: The process ends, with its session open: the others are told so, and by which error.
+        """
         if self.closed or os.getpid() != self._pid:  # a forked child holds only a copy
             return
         self.closed = True
+        how, failed = departure(at_exit=at_exit)
         state.current = None if state.current is self else state.current
         self._steps.stop()
         self._extensions.on_close()
         self._meters.close()
-        for leave in (self._recording.close, lambda: self._runtime.shutdown(_LEAVE_TIMEOUT_NS)):
+        for leave in (self._recording.close, lambda: self._runtime.shutdown(_LEAVE_TIMEOUT_NS, how, failed)):
             try:
                 leave()
             except (RingtuneError, self._error) as error:  # the session is closing, so a warning is all that is left
@@ -275,6 +282,8 @@ class Session(Tickets):
     def begin(self) -> None:
         """Start what the settings ask for: run folder, timeline, extensions."""
         config = self.config
+        if self.size > 1:
+            stack_source.offer()
         if self.rank == 0:
             for sentence in not_yet_warned(config.warnings):
                 warn(sentence)
@@ -340,6 +349,12 @@ def shutdown() -> None:
         state.current.close()
 
 
+def end_of_process() -> None:
+    """Close the session that the script has left open."""
+    if state.current is not None:
+        state.current.close(at_exit=True)
+
+
 def is_initialized() -> bool:
     """Return whether a session is open."""
     return state.current is not None
@@ -359,13 +374,6 @@ def require() -> Session:
     if state.current is None:
         raise NotInitialized(NOT_INITIALIZED)
     return state.current
-
-
-def exit_code() -> int | None:
-    """Return the process's exit code as far as it is known while the session closes: None unless it fails."""
-    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
-        return 130
-    return 1 if hasattr(sys, "last_value") else None
 
 
 def warn(sentence: str) -> None:

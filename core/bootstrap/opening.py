@@ -71,8 +71,8 @@ def open_session(config: Config | None = None) -> Session:
     except BaseException:
         opened.close()
         raise
-    atexit.unregister(session.shutdown)
-    atexit.register(session.shutdown)
+    atexit.unregister(session.end_of_process)
+    atexit.register(session.end_of_process)
     return opened
 
 

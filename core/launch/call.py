@@ -130,7 +130,19 @@ def _raised(config: Config, error: BaseException) -> CallFailure:
         pickled = cloudpickle.dumps(error)
     except Exception:  # the object's own methods may raise anything
         pickled = None
-    return CallFailure(failure.rank, failure.host, failure.what, trace, pickled, isinstance(error, RuntimeFailure))
+    return CallFailure(failure.rank, failure.host, failure.what, trace, pickled, _follows(error))
+
+
+def _follows(error: BaseException) -> bool:
+    """Return whether another rank's end may have caused an error: it is the runtime's, or was raised because of one."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        if isinstance(at, RuntimeFailure):
+            return True
+        seen.add(id(at))
+        at = at.__cause__ or at.__context__
+    return False
 
 
 def _rank(config: Config) -> int:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ringtune.dashboard.units import count, duration, number, size
+from ringtune.errors import RingtuneError
+from ringtune.tuner.model.assumed import assumptions, believed
 from ringtune.tuner.model.calibrate import Model, check
 from ringtune.tuner.model.questions import WIRE, Answer, Change, ask, built_in
 
@@ -99,6 +101,7 @@ _KINDS: dict[str, _Kind] = {
 }
 DIALS = tuple(_KINDS)
 """Names of all dials, in their order."""
+NETWORK_DIALS = (_KINDS["gbit"].label, _KINDS["us"].label)
 
 
 def words(name: str, value: float) -> str:
@@ -174,19 +177,25 @@ class Baseline:
         answer: The model's answer for it.
         curve: At other numbers of ranks.
         error: Predicted over measured length of a step, less 1; None where that is not known.
+        doubt: Why the model is not to be believed; "" if it is.
     """
 
     model: Model
     answer: Answer
     curve: tuple[Answer, ...]
     error: float | None
+    doubt: str
 
     @staticmethod
     def of(model: Model) -> Baseline:
         """Return the baseline of a model."""
         as_ran = Change("as it ran")
-        answer = ask(model, as_ran)
-        return Baseline(model, answer, curve(model, answer), check(model))
+        answer, doubt = ask(model, as_ran), ""
+        try:
+            believed(model)
+        except RingtuneError as error:
+            doubt = str(error)
+        return Baseline(model, answer, curve(model, answer), check(model), doubt)
 
 
 @dataclass(frozen=True)
@@ -202,7 +211,8 @@ class Outlook:
         measured_efficiency: Of the job as it was measured.
         error: See `Baseline`.
         host_bound: All ranks fit on one host, so the network between hosts does not matter.
-        assumed_network: The network counts, and neither was it measured nor set.
+        doubt: See `Baseline`.
+        assumed: What stands in for terms that were not measured, in a sentence; "" if nothing does.
     """
 
     answer: Answer
@@ -213,14 +223,15 @@ class Outlook:
     measured_efficiency: float | None
     error: float | None
     host_bound: bool
-    assumed_network: bool
+    doubt: str
+    assumed: str
 
 
 def data(base: Baseline, change: Change) -> Outlook:
     """Answer a question."""
     model = base.model
     answer = ask(model, change)
-    set_network = change.bandwidth is not None and change.latency_ns is not None
+    given = {"bandwidth": change.bandwidth is not None, "latency": change.latency_ns is not None}
     return Outlook(
         answer=answer,
         as_ran=base.answer,
@@ -229,8 +240,9 @@ def data(base: Baseline, change: Change) -> Outlook:
         measured_ns=model.measured_ns,
         measured_efficiency=model.work.compute_ns / model.measured_ns if model.measured_ns else None,
         error=base.error,
+        doubt=base.doubt,
         host_bound=answer.hosts == 1,
-        assumed_network=answer.hosts > 1 and model.cluster.hosts == 1 and not set_network,
+        assumed=assumptions(model, **given, named=NETWORK_DIALS) if answer.hosts > 1 else "",
     )
 
 

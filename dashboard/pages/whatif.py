@@ -177,7 +177,7 @@ def stat_cards(outlook: Outlook) -> list[dmc.Card]:
 
 def note(outlook: Outlook) -> str:
     """Return sentences on how far the model can be trusted: against the measured step, and what was not measured."""
-    said, ran = [], outlook.as_ran
+    said, ran = [f"Do not rely on these numbers. {outlook.doubt}."] if outlook.doubt else [], outlook.as_ran
     if outlook.error is not None and outlook.measured_efficiency is not None:
         said.append(
             f"As it ran on {count(ran.ranks)} ranks the model gives {percent(ran.efficiency.value)} where "
@@ -185,8 +185,8 @@ def note(outlook: Outlook) -> str:
         )
     if outlook.host_bound:
         said.append("All ranks fit on one host: bandwidth and latency between hosts do not matter.")
-    elif outlook.assumed_network:
-        said.append("The network between hosts was not measured: set bandwidth and latency to yours.")
+    elif outlook.assumed:
+        said.append(outlook.assumed)
     return " ".join(said)
 
 

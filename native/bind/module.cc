@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "base/stack_source.h"
 #include "bind/bind.h"
 #include "bind/unlocked.h"
 #include "device/cpu_kernels.h"
@@ -44,5 +45,8 @@ NB_MODULE(_native, module) {
   ringtune::bind::add_gpu_kernels(module);
   ringtune::bind::add_fast_path(module);
   ringtune::bind::watch_interpreter_end(module);
+  module.def("open_stack_source", &ringtune::open_stack_source, nanobind::arg("signal_number"),
+             "The descriptor that a writer of the main thread's stack, registered for this signal, is to write to.");
+  module.def("arm_stack_source", &ringtune::arm_stack_source, nanobind::arg("own_folder"));
   module.def("build_info", &build_info, "What was built: version, instruction set in use, compiler.");
 }

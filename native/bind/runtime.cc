@@ -336,7 +336,8 @@ void add_runtime(nb::module_& module) {
       .def_prop_ro("cross_rank", [](const Runtime& self) { return self.topology().cross_rank; })
       .def_prop_ro("cross_size", [](const Runtime& self) { return self.topology().cross_size; })
       .def_prop_ro("homogeneous", [](const Runtime& self) { return self.topology().homogeneous; })
-      .def("shutdown", &Runtime::shutdown, nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>());
+      .def("shutdown", &Runtime::shutdown, nb::arg("timeout_ns"), nb::arg("how") = "", nb::arg("failed") = false,
+           nb::call_guard<nb::gil_scoped_release>());
   add_allreduce_and_tickets(runtime);
   add_collectives(runtime);
   add_devices(runtime);

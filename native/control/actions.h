@@ -71,7 +71,14 @@ struct StallAction {
   std::vector<int> missing;
   std::int64_t age_ns = 0;
   std::uint32_t process_set = 0;
+  std::string title = {};  // "'grad.3' (allreduce)"
   friend bool operator==(const StallAction&, const StallAction&) = default;
+};
+
+/// Every rank has reported tensors that wait for others: perhaps none can go on.
+struct SuspicionAction {
+  std::vector<StallAction> tensors;
+  friend bool operator==(const SuspicionAction&, const SuspicionAction&) = default;
 };
 
 /// The job cannot go on: fail everything, now and later.
@@ -98,7 +105,7 @@ struct JoinAction {
   friend bool operator==(const JoinAction&, const JoinAction&) = default;
 };
 
-using Action = std::variant<SendAction, ExecuteAction, FailAction, ApplyKnobsAction, StallAction, AbortAction,
-                            BeginScheduleAction, RoundAction, DeclineAction, SetAction, JoinAction>;
+using Action = std::variant<SendAction, ExecuteAction, FailAction, ApplyKnobsAction, StallAction, SuspicionAction,
+                            AbortAction, BeginScheduleAction, RoundAction, DeclineAction, SetAction, JoinAction>;
 
 }  // namespace ringtune

@@ -62,6 +62,7 @@ void Aggregator::take_over(int from, const WorkerNews& news, std::int64_t now_ns
   if (!news.leaving.empty()) {
     if (leaving_.empty()) leaving_since_ns_ = now_ns;
     leaving_.insert(spoken_for(from, own, news.leaving).without(left_));
+    departures_.insert(departures_.end(), news.departures.begin(), news.departures.end());
   }
   if (news.left_schedule > sent_schedule_) {  // one report will do
     left_schedule_ = sent_schedule_ = news.left_schedule;
@@ -192,7 +193,7 @@ void Aggregator::note(const SetDecision& change) {
 
 /// What is held now waits for a rank that will not come, or must be failed by the coordinator.
 void Aggregator::note(const LeftDecision& left) {
-  const RankSet one = RankSet::one(left.rank);
+  const RankSet one = RankSet::one(left.departure.rank);
   left_.insert(one);
   leaving_ = leaving_.without(one);
   joined_ = {};  // a join fails when somebody leaves
@@ -208,6 +209,7 @@ void Aggregator::begin_schedule() {
   joins_.clear();
   joined_ = {};
   leaving_ = sent_leaving_ = {};
+  departures_.clear();
   left_schedule_ = 0;
 }
 
@@ -239,6 +241,7 @@ std::optional<WorkerNews> Aggregator::take(std::int64_t now_ns) {
     joins_.clear();
     sent_leaving_.insert(leaving_);
     news.leaving = std::exchange(leaving_, {});
+    news.departures = std::exchange(departures_, {});
   }
   for (const auto& [step, tally] : steps_) news.steps.push_back(tally);
   steps_.clear();

@@ -107,8 +107,9 @@ class Aggregator {
   std::deque<std::pair<std::uint64_t, TensorKey>> failures_;
   std::vector<Variant> joins_;  // not told yet
   RankSet joined_;
-  RankSet leaving_;       // not told yet
-  RankSet sent_leaving_;  // told, and perhaps not decided
+  RankSet leaving_;                    // not told yet
+  std::vector<Departure> departures_;  // likewise, as they came
+  RankSet sent_leaving_;               // told, and perhaps not decided
   std::int64_t leaving_since_ns_ = 0;
   RankSet left_;
   std::map<std::uint32_t, StepTally> steps_;

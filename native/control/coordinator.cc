@@ -47,6 +47,7 @@ Coordinator::Coordinator(const CoordinatorOptions& options)
     : size_(options.size),
       knobs_(options.knobs),
       stall_(options.stall),
+      hosts_(options.hosts),
       sets_(options.size),
       schedules_(options.schedules) {
   children_[0].ranks = RankSet::one(0);
@@ -80,7 +81,7 @@ void Coordinator::take_over(int from, const Child& child, const WorkerNews& mess
   for (const Variant& variant : message.requests) add_in_full(from, variant, now_ns);
   if (!message.leaving.empty()) {
     const RankSet leavers = spoken_for(child, from, message.leaving).without(left_);
-    if (!leavers.empty()) ranks_left(leavers, now_ns);
+    if (!leavers.empty()) ranks_left(leavers, message.departures, now_ns);
   }
 }
 
@@ -157,7 +158,7 @@ Coordinator::Entry& Coordinator::count_in(const SharedRequest& request, const Ra
   if (fresh) {
     entry.first = request;
     entry.first_ns = entry.warned_ns = now_ns;
-    next_stall_ns_ = std::min(next_stall_ns_, stall_.due_ns(*request, now_ns, now_ns));
+    next_stall_ns_ = std::min(next_stall_ns_, stall_.first_look_ns(*request, now_ns));
   }
   if (entry.announced.intersects(ranks)) {
     throw Protocol("rank " + std::to_string(entry.announced.intersection(ranks).first()) + " submitted tensor '" +

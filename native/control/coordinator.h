@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "control/actions.h"
+#include "control/departures.h"
 #include "control/messages.h"
 #include "control/process_sets.h"
 #include "control/response_cache.h"
@@ -28,7 +29,8 @@ struct CoordinatorOptions {
   int fan_out = kDefaultFanOut;
   Knobs knobs;
   StallLimits stall;
-  bool schedules = false;  // the ranks can follow one (NegotiatorOptions)
+  bool schedules = false;               // the ranks can follow one (NegotiatorOptions)
+  std::vector<std::string> hosts = {};  // likewise
 };
 
 class Coordinator {
@@ -115,8 +117,10 @@ class Coordinator {
   void begin_schedule(const std::vector<std::vector<std::uint32_t>>& batches);
   void end_schedule();
   void switch_to(const Knobs& knobs);
-  void ranks_left(const RankSet& ranks, std::int64_t now_ns);
+  void ranks_left(const RankSet& ranks, const std::vector<Departure>& departures, std::int64_t now_ns);
   [[nodiscard]] std::string leavers_message(const Request& request) const;
+  void suspect(std::int64_t now_ns, std::vector<Action>& actions);
+  [[nodiscard]] StallAction stall_of(const TensorKey& key, const Entry& entry, std::int64_t now_ns) const;
   void note_steps(const std::vector<StepTally>& steps);
   std::uint32_t number(const Ready& ready, std::vector<Variant> variants);
   void evict(std::uint32_t id);
@@ -126,6 +130,7 @@ class Coordinator {
   int size_;
   Knobs knobs_;
   StallLimits stall_;
+  std::vector<std::string> hosts_;
   std::map<int, Child> children_;  // by rank, rank 0 itself among them
   ProcessSets sets_;
   Entries entries_;
@@ -133,6 +138,7 @@ class Coordinator {
   std::map<TensorKey, Group> groups_;
   ResponseCache cache_;
   RankSet left_;
+  Departures departures_;  // of these
   RankSet joined_;
   std::string join_name_;
   int last_joined_ = 0;
@@ -152,6 +158,8 @@ class Coordinator {
   std::uint32_t next_batch_id_ = 1;
   std::uint32_t knobs_version_ = 0;
   std::int64_t next_stall_ns_ = kNever;
+  std::int64_t suspected_ns_ = 0;  // when last
+  std::int64_t suspicion_pause_ns_ = StallLimits::kSuspiciousNs;
   std::map<std::uint32_t, std::pair<int, std::int64_t>> step_counts_;  // step -> ranks that reported, longest
   StepReport world_step_;
 };

@@ -140,11 +140,21 @@ void Coordinator::resettle(std::int64_t now_ns) {
   for (const TensorKey& key : keys) settle(key, now_ns);
 }
 
-void Coordinator::ranks_left(const RankSet& ranks, std::int64_t now_ns) {
+void Coordinator::ranks_left(const RankSet& ranks, const std::vector<Departure>& departures, std::int64_t now_ns) {
   schedule_ready();                       // the leavers still take part in all that precedes their LeftDecision
   if (schedule_id_ != 0) end_schedule();  // of sets without them: nobody may be in it when rank 0 goes
   left_.insert(ranks);
-  for (const int rank : ranks.ranks()) items_.push_back(LeftDecision{rank});
+  const auto depart = [&](Departure departure) {
+    departures_.note(departure);
+    items_.push_back(LeftDecision{std::move(departure)});
+  };
+  RankSet silent = ranks;
+  for (const Departure& departure : departures) {  // in the order in which they came: the first error is the cause
+    if (!silent.contains(departure.rank)) continue;
+    silent = silent.without(RankSet::one(departure.rank));
+    depart(departure);
+  }
+  for (const int rank : silent.ranks()) depart({.rank = rank});
   // Whatever is incomplete and needs a leaver: even what it has reported, since it will not run it any more.
   resettle(now_ns);
   for (auto it = groups_.begin(); it != groups_.end();) {
@@ -162,38 +172,13 @@ void Coordinator::ranks_left(const RankSet& ranks, std::int64_t now_ns) {
   if (joined_.empty()) return;
   Request join;
   join.name = join_name_;
+  join.kind = CollectiveKind::kJoin;
   doom(join, FailureKind::kShutDown, leavers_message(join));
   joined_ = {};
 }
 
 std::string Coordinator::leavers_message(const Request& request) const {
-  const RankSet leavers = left_.intersection(*sets_.members(request.process_set));
-  return "tensor '" + request.name + "' cannot complete: rank" + (leavers.count() > 1 ? "s " : " ") +
-         rank_list(leavers.ranks()) + (leavers.count() > 1 ? " have" : " has") +
-         " shut down. All ranks must run the same collectives before shutdown().";
-}
-
-void Coordinator::tick(std::int64_t now_ns, std::vector<Action>& actions) {
-  if (entries_.empty()) {
-    next_stall_ns_ = kNever;
-    return;
-  }
-  if (now_ns < next_stall_ns_) return;
-  next_stall_ns_ = kNever;
-  for (auto& [key, entry] : entries_) {
-    const std::int64_t age_ns = now_ns - entry.first_ns;
-    const Request& request = *entry.first;
-    if (stall_.warning_ns > 0 && now_ns - entry.warned_ns >= stall_.warning_ns) {
-      entry.warned_ns = now_ns;
-      actions.push_back(StallAction{key.name, missing_ranks(key, entry).ranks(), age_ns, key.process_set});
-      items_.push_back(StallDecision{key.name, key.process_set});
-    }
-    if (age_ns >= stall_.longest_wait_ns(request)) {
-      items_.push_back(AbortDecision{overdue_message(request, age_ns, missing_ranks(key, entry).ranks())});
-    }
-    const std::int64_t due_ns = stall_.due_ns(request, entry.first_ns, entry.warned_ns);
-    next_stall_ns_ = std::min(next_stall_ns_, std::max(due_ns, now_ns + 1));
-  }
+  return departures_.message(request, left_.intersection(*sets_.members(request.process_set)));
 }
 
 RankSet Coordinator::awaited(const TensorKey& key) const {

@@ -69,11 +69,28 @@ std::vector<Variant> read_variants(ByteReader& in) {
   });
 }
 
+void write_departure(ByteWriter& out, const Departure& departure) {
+  out.i32(departure.rank);
+  out.string(departure.who);
+  out.string(departure.how);
+  out.u8(departure.failed ? 1 : 0);
+}
+
+Departure read_departure(ByteReader& in) {
+  Departure departure;
+  departure.rank = in.i32();
+  departure.who = in.string();
+  departure.how = in.string();
+  departure.failed = in.u8() != 0;
+  return departure;
+}
+
 void write(ByteWriter& out, const WorkerNews& message) {
   out.u64(message.seen);
   out.u64(message.acknowledged);
   out.u8(message.waiting ? 1 : 0);
   write_rank_set(out, message.leaving);
+  write_list(out, message.departures, [&](const Departure& departure) { write_departure(out, departure); });
   write_list(out, message.cached, [&](std::uint32_t id) { out.u32(id); });
   write_list(out, message.partial, [&](const PartialNews& news) {
     out.u32(news.cache_id);
@@ -95,6 +112,8 @@ WorkerNews read_news(ByteReader& in) {
   message.acknowledged = in.u64();
   message.waiting = in.u8() != 0;
   message.leaving = read_rank_set(in);
+  constexpr std::size_t kLeastBytes = 13;
+  message.departures = read_list(in, kLeastBytes, [&] { return read_departure(in); });
   message.cached = read_list(in, 4, [&] { return in.u32(); });
   message.partial = read_list(in, 8, [&] {
     PartialNews news;
@@ -141,7 +160,7 @@ void write_decision(ByteWriter& out, const Decision& decision) {
             write_knobs(out, change.knobs);
           },
           [&](const EvictDecision& evict) { write_list(out, evict.cache_ids, [&](std::uint32_t id) { out.u32(id); }); },
-          [&](const LeftDecision& left) { out.i32(left.rank); },
+          [&](const LeftDecision& left) { write_departure(out, left.departure); },
           [&](const AbortDecision& abort) { out.string(abort.message); },
           [&](const StallDecision& stall) {
             out.string(stall.name);
@@ -237,7 +256,7 @@ Decision read_decision(ByteReader& in) {
     case 3:
       return EvictDecision{read_list(in, 4, [&] { return in.u32(); })};
     case 4:
-      return LeftDecision{in.i32()};
+      return LeftDecision{read_departure(in)};
     case 5:
       return AbortDecision{in.string()};
     case 6:

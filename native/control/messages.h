@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "control/departures.h"
 #include "control/rank_set.h"
 #include "control/request.h"
 #include "fusion/knobs.h"
@@ -42,6 +43,7 @@ struct WorkerNews {
   std::uint64_t acknowledged = 0;     // decisions that all ranks of its subtree have processed: frees cache numbers
   bool waiting = false;               // a caller is blocked: do not hold batches back
   RankSet leaving;                    // ranks that shut down
+  std::vector<Departure> departures;  // what some of them say about that
   std::vector<std::uint32_t> cached;  // tensors known by number, from all members of their set in the subtree
   std::vector<PartialNews> partial;   // the same, from some
   std::vector<Variant> requests;      // tensors in full
@@ -105,9 +107,9 @@ struct EvictDecision {
   friend bool operator==(const EvictDecision&, const EvictDecision&) = default;
 };
 
-/// A rank has left; `rank` 0 ends the job for the others.
+/// A rank has left; rank 0 ends the job for the others.
 struct LeftDecision {
-  std::int32_t rank = 0;
+  Departure departure;
   friend bool operator==(const LeftDecision&, const LeftDecision&) = default;
 };
 

@@ -11,10 +11,10 @@ namespace ringtune {
 Negotiator::Negotiator(const NegotiatorOptions& options)
     : options_(options),
       place_(tree_place(options.rank, options.size, options.fan_out)),
-      worker_(options.rank, options.size, options.knobs, options.stall.warning_ns) {
+      worker_(options.rank, options.size, options.knobs, options.stall.warning_ns, options.hosts) {
   if (options.rank == 0) {
-    coordinator_.emplace(
-        CoordinatorOptions{options.size, options.fan_out, options.knobs, options.stall, options.schedules});
+    coordinator_.emplace(CoordinatorOptions{options.size, options.fan_out, options.knobs, options.stall,
+                                            options.schedules, options.hosts});
   } else if (!place_.children.empty()) {
     aggregator_.emplace(options.rank, place_);
   }

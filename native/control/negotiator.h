@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "control/actions.h"
@@ -22,7 +24,8 @@ struct NegotiatorOptions {
   int fan_out = kDefaultFanOut;
   Knobs knobs;
   StallLimits stall;
-  bool schedules = false;  // the ranks agree on the rounds of a schedule without messages
+  bool schedules = false;               // the ranks agree on the rounds of a schedule without messages
+  std::vector<std::string> hosts = {};  // by rank, for messages; none: ranks are named by their numbers alone
 };
 
 struct ControlCounters {
@@ -42,7 +45,8 @@ class Negotiator {
   /// Protocol.
   void peer_message(int from, ControlMessage message, std::size_t bytes, std::int64_t now_ns);
   void tick(std::int64_t now_ns);
-  void leave() noexcept { worker_.leave(); }
+  /// What this rank says about it: Departure::who, how and failed.
+  void leave(Departure departure = {}) noexcept { worker_.leave(std::move(departure)); }
   /// Rank 0 only. Returns the knobs version of the change.
   std::uint32_t propose(const Knobs& knobs);
 

@@ -57,6 +57,12 @@ void add_variant(std::vector<Variant>& variants, const SharedRequest& request, c
   }
 }
 
+std::string title_of(const Request& request) {
+  std::string kind(name_of(request.kind));
+  for (char& letter : kind) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return "'" + request.name + "' (" + kind + ")";
+}
+
 std::string shape_text(std::span<const std::int64_t> shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) {

@@ -86,6 +86,7 @@ void add_variant(std::vector<Variant>& variants, const SharedRequest& request, c
 /// Whether a tensor of `dtype` may travel as `wire`.
 [[nodiscard]] bool may_travel_as(DType dtype, DType wire) noexcept;
 [[nodiscard]] std::string shape_text(std::span<const std::int64_t> shape);  // "[2, 3]"
+[[nodiscard]] std::string title_of(const Request& request);                 // "'grad.3' (allreduce)"
 
 void write_request(ByteWriter& out, const Request& request);
 [[nodiscard]] Request read_request(ByteReader& in);  // throws Protocol

@@ -9,12 +9,6 @@
 namespace ringtune {
 namespace {
 
-constexpr const char* kCoordinatorLeft =
-    "rank 0 has shut down, so this operation cannot complete. All ranks must run the same collectives before "
-    "shutdown().";
-
-constexpr const char* kLeft = "ringtune was shut down on this rank while the operation was pending";
-
 // How much later than at its timeout a tensor ends the job here: rank 0 does so at the timeout, and names the ranks
 // that are missing.
 constexpr std::int64_t kSilenceNs = 400'000'000;
@@ -25,8 +19,7 @@ bool same(const SharedRequest& a, const SharedRequest& b) { return a == b || *a 
 
 void Worker::ready(SharedRequest request, Tag tag, std::int64_t now_ns, std::vector<Action>& actions) {
   if (coordinator_left_ || left_) {
-    actions.push_back(
-        FailAction{FailureKind::kShutDown, request->name, left_ ? kLeft : kCoordinatorLeft, request->process_set});
+    actions.push_back(FailAction{FailureKind::kShutDown, request->name, end_message(*request), request->process_set});
     return;
   }
   if (schedule_.active()) {
@@ -83,7 +76,10 @@ std::optional<WorkerNews> Worker::take_news(std::int64_t now_ns) {
     return owes_acknowledgement() ? std::optional(acknowledgement()) : std::nullopt;
   }
   WorkerNews message = acknowledgement();
-  if (leaving_) message.leaving = RankSet::one(rank_);
+  if (leaving_) {
+    message.leaving = RankSet::one(rank_);
+    message.departures = {departure_};
+  }
   for (const TensorKey& key : bundle_) {
     Pending& pending = pending_.at(key);
     pending.announced = true;
@@ -226,21 +222,29 @@ void Worker::apply(const JoinDecision& join, std::vector<Action>& actions) {
 }
 
 void Worker::apply(const LeftDecision& left, std::vector<Action>& actions) {
-  if (left.rank == rank_) {
+  departures_.note(left.departure);
+  if (left.departure.rank == rank_) {
     left_ = true;
-    fail_all(kLeft, actions);
-  } else if (left.rank == 0) {
+    fail_all(actions);
+  } else if (left.departure.rank == 0) {
     coordinator_left_ = true;
-    fail_all(kCoordinatorLeft, actions);
+    fail_all(actions);
   }
 }
 
-void Worker::fail_all(const std::string& message, std::vector<Action>& actions) {
+/// Why nothing can complete any more on this rank, which has left or whose coordinator has.
+std::string Worker::end_message(const Request& request) const {
+  if (left_) return "ringtune was shut down on this rank while " + title_of(request) + " was pending";
+  return departures_.message(request, RankSet::one(0));
+}
+
+void Worker::fail_all(std::vector<Action>& actions) {
   std::vector<TensorKey> keys;
   for (const auto& [key, pending] : pending_) keys.push_back(key);
   std::sort(keys.begin(), keys.end());
   for (const TensorKey& key : keys) {
-    actions.push_back(FailAction{FailureKind::kShutDown, key.name, message, key.process_set});
+    actions.push_back(
+        FailAction{FailureKind::kShutDown, key.name, end_message(*pending_.at(key).request), key.process_set});
   }
   pending_.clear();
   bundle_.clear();
@@ -272,7 +276,7 @@ void Worker::find_overdue(std::int64_t now_ns, std::vector<Action>& actions) {
     const std::int64_t since_ns = std::max(pending.since_ns, last_message_ns_);
     const std::int64_t due_ns = since_ns + request.timeout_ns + kSilenceNs;
     if (now_ns >= due_ns) {
-      actions.push_back(AbortAction{overdue_message(request, now_ns - since_ns, std::vector{0}), false});
+      actions.push_back(AbortAction{overdue_message(request, now_ns - since_ns, std::vector{0}, hosts_), false});
       return;
     }
     next_overdue_ns_ = std::min(next_overdue_ns_, due_ns);
@@ -291,7 +295,7 @@ void Worker::tick(std::int64_t now_ns, std::vector<Action>& actions) {
   }
   if (oldest == nullptr || now_ns - oldest->since_ns < 2 * stall_warning_ns_) return;
   const Request& request = *oldest->request;
-  actions.push_back(StallAction{request.name, {0}, now_ns - oldest->since_ns, request.process_set});
+  actions.push_back(StallAction{request.name, {0}, now_ns - oldest->since_ns, request.process_set, title_of(request)});
 }
 
 std::int64_t Worker::next_wake_ns() const noexcept {

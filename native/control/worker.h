@@ -7,9 +7,11 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "control/actions.h"
+#include "control/departures.h"
 #include "control/messages.h"
 #include "control/process_sets.h"
 #include "control/schedule_follower.h"
@@ -19,15 +21,20 @@ namespace ringtune {
 
 class Worker {
  public:
-  Worker(int rank, int size, const Knobs& knobs, std::int64_t stall_warning_ns)
-      : rank_(rank), knobs_(knobs), stall_warning_ns_(stall_warning_ns), sets_(size) {}
+  Worker(int rank, int size, const Knobs& knobs, std::int64_t stall_warning_ns, std::vector<std::string> hosts = {})
+      : rank_(rank), knobs_(knobs), stall_warning_ns_(stall_warning_ns), hosts_(std::move(hosts)), sets_(size) {}
 
   /// A tensor is ready here. Its name is not pending (the caller has checked).
   void ready(SharedRequest request, Tag tag, std::int64_t now_ns, std::vector<Action>& actions);
   /// Whether a caller of this rank is blocked: bundles then leave at once.
   void set_waiting(bool waiting) noexcept;
   void report_step(const StepReport& report);
-  void leave() noexcept { leaving_ = true; }
+  /// `departure`: what this rank says about it, as Departure::who, how and failed.
+  void leave(Departure departure) noexcept {
+    leaving_ = true;
+    departure_ = std::move(departure);
+    departure_.rank = rank_;
+  }
 
   /// The schedule, if one is followed. What is decided between a RoundAction and round_done has its turn after that.
   [[nodiscard]] const ScheduleFollower& schedule() const noexcept { return schedule_; }
@@ -101,13 +108,15 @@ class Worker {
   SharedRequest take(const BatchDecision& batch, std::size_t index);
   void finish(const TensorKey& key);
   void find_overdue(std::int64_t now_ns, std::vector<Action>& actions);
-  void fail_all(const std::string& message, std::vector<Action>& actions);
+  void fail_all(std::vector<Action>& actions);
+  [[nodiscard]] std::string end_message(const Request& request) const;
   void cache_call(std::uint32_t id, const SharedRequest& request, const std::vector<std::int64_t>& rows);
   void forget(std::uint32_t id);
 
   int rank_;
   Knobs knobs_;
   std::int64_t stall_warning_ns_;
+  std::vector<std::string> hosts_;
   ProcessSets sets_;
   std::unordered_map<TensorKey, Pending, TensorKeyHash> pending_;
   std::vector<TensorKey> bundle_;  // pending tensors that have not been reported
@@ -137,6 +146,8 @@ class Worker {
   bool waiting_ = false;
   bool sent_waiting_ = false;
   bool leaving_ = false;
+  Departure departure_;    // of this rank
+  Departures departures_;  // of all that have left
   bool sent_leaving_ = false;
   bool left_ = false;
   bool coordinator_left_ = false;

@@ -71,7 +71,8 @@ void ControlPlane::note_departures(Peer& source, const ControlMessage& message) 
     for (const Decision& item : decisions->items) {
       const auto* left = std::get_if<LeftDecision>(&item);
       // The parent goes when all below it have left, or rank 0 has.
-      if (left != nullptr && (left->rank == 0 || left->rank == rank_)) source.departing = true;
+      if (left == nullptr) continue;
+      if (left->departure.rank == 0 || left->departure.rank == rank_) source.departing = true;
     }
   }
 }

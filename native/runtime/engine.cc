@@ -79,9 +79,12 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
   (void)world_->ring();  // a rank that cannot be reached is found out now, not in the first collective
   (void)world_->shm_group();
   options_.negotiator.schedules = fabric.size() > 1;
+  options_.negotiator.hosts = hosts;
   negotiator_ = Negotiator(options_.negotiator);
   executor_ = std::make_unique<Executor>(counters, tracer, options.data_paths);
   executor_->set_knobs(knobs_);
+  stall_reporter_ = std::make_unique<StallReporter>(fabric, tracer, options.negotiator.stall.warning_ns,
+                                                    [this] { return own_state(); });
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "ringtune-cycle");
   pin(thread_, options.thread_affinity);
@@ -152,47 +155,13 @@ void Engine::wait_for_look(std::uint32_t number, Deadline deadline) const {
   }
 }
 
-void Engine::peer_lost(int rank, const std::string& reason) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!lost_) {
-      lost_ = std::make_exception_ptr(PeerLost(rank, reason));
-      lost_known_ = true;  // liveness tells everybody
-    }
-  }
-  fabric_.abort(reason);  // wakes the cycle thread wherever it waits; it throws from the link and ends in stop()
-  // What waits for the peer in streams does so for ever, and nobody may come by stop() soon.
-  if (options_.data_paths != nullptr) options_.data_paths->abort(std::make_exception_ptr(PeerLost(rank, reason)));
-}
-
-void Engine::device_failed(const std::exception_ptr& error) noexcept {
-  std::string reason = "a GPU has failed";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& caught) {
-    reason = caught.what();
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    if (!lost_) lost_ = error;
-  }
-  fabric_.abort(reason);  // as above
-}
-
-void Engine::leave(Deadline deadline) {
-  if (!thread_.joinable()) return;
-  leave_deadline_ns_.store(deadline.when_ns(), std::memory_order_relaxed);
-  leave_requested_.store(true, std::memory_order_release);
-  nudge();
-  thread_.join();
-}
-
 /// One round; true when something was done, so that another round may find more. `hold_back`: what callers have
 /// submitted is left to them.
 bool Engine::cycle(bool hold_back) {
   if (leave_requested_.load(std::memory_order_acquire) && !leaving_) {
     leaving_ = true;
-    negotiator_.leave();
+    const std::lock_guard lock(mutex_);
+    negotiator_.leave(departure_);
   }
   // While a round is posted this rank begins nothing. In shared memory of all ranks it need not receive messages
   // either. Elsewhere it must pass them on: so ranks that have not come learn that another one has declined
@@ -313,6 +282,7 @@ bool Engine::perform(std::vector<Action> actions) {
                     static_cast<std::uint16_t>(knobs_version()), Stage::kCycle, 255});
   }
   std::size_t next_batch = 0;
+  std::vector<StallAction> stalls;
   for (const Action& action : actions) {
     if (const auto* message = std::get_if<SendAction>(&action)) {
       control_->send(message->to, message->payload);
@@ -339,12 +309,15 @@ bool Engine::perform(std::vector<Action> actions) {
     } else if (const auto* joined = std::get_if<JoinAction>(&action)) {
       finish_decided(joined->name, joined->last_rank);
     } else if (const auto* stall = std::get_if<StallAction>(&action)) {
-      report_stall(*stall);
+      stalls.push_back(*stall);
+    } else if (const auto* suspicion = std::get_if<SuspicionAction>(&action)) {
+      report_stalls(suspicion->tensors, true);
     } else if (const auto* abort = std::get_if<AbortAction>(&action)) {
       decided_ = abort->known;
       throw Timeout(abort->message);
     }
   }
+  if (!stalls.empty()) report_stalls(stalls, false);
   return !actions.empty();
 }
 

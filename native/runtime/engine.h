@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <map>
@@ -22,6 +23,7 @@
 #include "runtime/executor.h"
 #include "runtime/overlap_policy.h"
 #include "runtime/process_set_table.h"
+#include "runtime/stall_reporter.h"
 #include "runtime/statistics.h"
 #include "runtime/ticket_table.h"
 #include "trace/tracer.h"
@@ -104,12 +106,17 @@ class Engine {
   /// known at the deadline. Blocks, first for as long as ready requests of other ranks may be held back on their way.
   [[nodiscard]] std::vector<int> awaited(const Request& request, Deadline deadline);
 
+  /// A question of another rank about a stall (monitor thread).
+  void asked(int from, std::uint32_t number, const Bytes& question) noexcept {
+    stall_reporter_->asked(from, number, question);
+  }
   /// A peer died (monitor thread): everything in flight fails.
   void peer_lost(int rank, const std::string& reason) noexcept;
   /// A GPU of this rank has failed: everything in flight fails, here and on the other ranks.
   void device_failed(const std::exception_ptr& error) noexcept;
   /// Leaves the job and ends the thread; on rank 0 after all others have left, at most until the deadline. Idempotent.
-  void leave(Deadline deadline);
+  /// `how` and `failed`: see Departure.
+  void leave(Deadline deadline, const std::string& how = "", bool failed = false);
 
  private:
   enum class Parked : std::uint8_t { kNo, kHoldsOff, kMustRun };
@@ -161,10 +168,14 @@ class Engine {
   void apply(const SetAction& action);
   void finish_decided(const std::string& name, std::int64_t number);
   void fail_one(const FailAction& action);
-  void report_stall(const StallAction& action);
+  void report_stalls(std::span<const StallAction> actions, bool entangled);
+  [[nodiscard]] Stall round_stall(std::int64_t now_ns) const;
+  [[nodiscard]] std::vector<int> missing_in_round(std::int64_t now_ns);
+  [[nodiscard]] RankState own_state() const;
   void send_clock_ping();
   void record_clock(const ClockSample& sample);
   [[nodiscard]] bool finished();
+  [[nodiscard]] std::string own_name() const;
   void stop(std::exception_ptr error) noexcept;
 
   EngineOptions options_;
@@ -192,6 +203,7 @@ class Engine {
   std::unique_ptr<ProcessSetTable> sets_;
   Communicator* world_ = nullptr;  // of the set of all ranks
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<StallReporter> stall_reporter_;
   OverlapPolicy overlap_policy_;
   ClockSync clock_;
   std::int64_t last_look_ns_ = 0;
@@ -202,6 +214,7 @@ class Engine {
   std::uint32_t round_id_ = 0;
   std::int64_t round_since_ns_ = 0;
   std::int64_t round_reported_ns_ = 0;
+  std::int64_t round_asked_ns_ = 0;  // who is missing in it
   std::size_t in_flight_bytes_ = 0;  // of operations that were taken and are not done
 
   // Mail for the driving thread, and what it publishes.
@@ -210,11 +223,13 @@ class Engine {
   std::vector<StepReport> reports_;
   std::uint32_t proposed_version_ = 0;
   std::uint32_t looks_requested_ = 0;
+  Departure departure_;
   std::vector<WaitQuery> questions_;
   std::map<std::uint32_t, std::optional<std::vector<int>>> answers_;  // by question; none yet
   std::uint32_t last_question_ = 0;
   Knobs knobs_;
   StepReport world_step_;
+  std::condition_variable lost_said_;
   std::exception_ptr lost_;
   bool lost_known_ = false;  // to the other ranks
   std::atomic<bool> mail_{false};
@@ -223,6 +238,7 @@ class Engine {
   std::atomic<std::uint32_t> knobs_version_{0};
   std::atomic<bool> in_schedule_{false};
   std::atomic<std::uint32_t> step_{0};
+  std::atomic<std::uint64_t> round_token_{0};  // of the newest round that was posted
   std::atomic<std::uint32_t> clock_looks_{0};
   std::atomic<int> waiting_callers_{0};
   std::atomic<bool> crowded_{false};          // no core to spare for an exchange in the background

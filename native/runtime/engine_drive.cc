@@ -15,7 +15,6 @@ constexpr std::int64_t kRoundSliceNs = 20'000'000;     // how long a wish to lea
 constexpr std::int64_t kReceivingSliceNs = 5'000'000;  // or a message of another process set
 constexpr std::int64_t kHoldOffNs = 1'000'000;         // news that come to no caller wait so long, at most
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
-
 /// Cores that this rank shares with `neighbours` ranks, for each of them.
 double cores_per_rank(int neighbours) noexcept {
   const auto own = static_cast<int>(usable_cores().count());
@@ -265,45 +264,6 @@ void Engine::rest(std::uint32_t waker_ticket, Deadline deadline) {
   } else {
     fabric_.waker().wait(waker_ticket, deadline);
   }
-}
-
-bool Engine::finished() {
-  if (!leaving_) return false;
-  if (negotiator_.free_to_go() && executor_->drained() && (!control_ || control_->flush())) return true;
-  return now_ns() >= leave_deadline_ns_.load(std::memory_order_relaxed);
-}
-
-void Engine::stop(std::exception_ptr error) noexcept {
-  bool known = decided_;  // to the peers
-  {
-    const std::lock_guard lock(mutex_);
-    if (lost_) {
-      error = lost_;
-      known = lost_known_;
-    }
-  }
-  std::string reason = "the runtime of a peer has ended";
-  const char* what = " has ended by an error of its own: ";
-  bool clean = false;
-  try {
-    std::rethrow_exception(error);
-  } catch (const ShutDown&) {
-    clean = true;
-  } catch (const PeerLost& caught) {
-    // Perhaps only a link broke. The other ranks would not notice that by themselves, and all would wait for this one.
-    what = " has lost a peer: ";
-    reason = caught.what();
-  } catch (const std::exception& caught) {
-    reason = caught.what();
-  }
-  if (!clean) {
-    log(LogLevel::kDebug, "the runtime stops: ", reason);
-    if (!known) fabric_.fail("rank " + std::to_string(fabric_.rank()) + what + reason);
-    fabric_.abort(reason);
-    if (options_.data_paths != nullptr) options_.data_paths->abort(error);
-  }
-  tickets_.close(error);
-  ended_ = true;
 }
 
 }  // namespace ringtune

@@ -61,20 +61,4 @@ void Engine::finish_refused(std::span<const OperationPtr> batch) {
   tickets_.finish(batch, std::current_exception());
 }
 
-void Engine::report_stall(const StallAction& action) {
-  add(counters_.stalls, std::uint64_t{1});
-  std::ostringstream age;
-  age.precision(1);
-  age << std::fixed << static_cast<double>(action.age_ns) * 1e-9;
-  log(LogLevel::kWarning, "stalled: tensor '", action.name, "' was submitted ", age.str(),
-      " s ago and still waits for ", action.missing.size() > 1 ? "ranks " : "rank ", rank_list(action.missing),
-      ". Is it busy, blocked or gone, or does it run other collectives?");
-  if (!tracer_.recording()) return;
-  std::ostringstream args;
-  args << "{\"tensor\":" << json_quote(action.name) << ",\"missing\":[";
-  for (std::size_t i = 0; i < action.missing.size(); ++i) args << (i > 0 ? "," : "") << action.missing[i];
-  args << "],\"age_ns\":" << action.age_ns << "}";
-  tracer_.event("STALL", "stall", now_ns(), args.str());
-}
-
 }  // namespace ringtune

@@ -13,6 +13,8 @@ void Engine::post_round(const RoundAction& action, std::int64_t now_ns) {
   for (const Tag tag : negotiator_.round_batch()) round_.push_back(reinterpret_cast<OperationPtr>(tag));
   round_id_ = action.batch_id;
   round_since_ns_ = round_reported_ns_ = now_ns;
+  // Relaxed: read by the thread that reports stalls, for which a moment makes no difference.
+  round_token_.store(action.token, std::memory_order_relaxed);
   executor_->post_round(round_, round_context(), action.token);
 }
 
@@ -52,14 +54,17 @@ void Engine::watch_round() {
   }
   const StallLimits& stall = options_.negotiator.stall;
   const std::int64_t now = now_ns();
-  const std::string& name = round_.front()->request().name;
-  const std::vector<int> absent = executor_->absent_in_round(schedule_communicator());
   if (stall.warning_ns > 0 && now - round_reported_ns_ >= stall.warning_ns) {
     round_reported_ns_ = now;
-    report_stall({name, absent, now - round_since_ns_, negotiator_.schedule_set()});
+    add(counters_.stalls, std::uint64_t{1});
+    stall_reporter_->report(round_stall(now));
   }
   if (now - round_since_ns_ < longest_round_ns()) return;
-  if (!absent.empty()) throw Timeout(overdue_message(round_.front()->request(), now - round_since_ns_, absent));
+  const std::vector<int> missing = missing_in_round(now);
+  if (!missing.empty()) {
+    throw Timeout(
+        overdue_message(round_.front()->request(), now - round_since_ns_, missing, options_.negotiator.hosts));
+  }
   if (moved_ns > 0 && now - moved_ns >= longest_round_ns()) throw Timeout(executor_->complaint());
 }
 

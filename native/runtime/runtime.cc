@@ -289,13 +289,13 @@ void Runtime::record_foreign(std::string_view name, Span span) {
   tracer.record(span);
 }
 
-void Runtime::shutdown(std::int64_t timeout_ns) {
+void Runtime::shutdown(std::int64_t timeout_ns, const std::string& how, bool failed) {
   if (!impl_->home.here()) return;
   const std::lock_guard lock(impl_->shutdown_mutex);
   if (impl_->down) return;
   impl_->down = true;
   stop_timeline();
-  impl_->engine->leave(Deadline::after(timeout_ns));
+  impl_->engine->leave(Deadline::after(timeout_ns), how, failed);
   impl_->data_paths.close(
       Deadline::after(kSecondNs * 5));  // first: a copy to the host may wait for a stream that it ends
   impl_->host_staged.close();

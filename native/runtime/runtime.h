@@ -189,8 +189,9 @@ class Runtime {
   void record_foreign(std::string_view name, Span span);
 
   /// Reports the departure and ends the cycle thread. Pending operations fail with ShutDown. Rank 0 waits for all
-  /// others to leave, at most until `timeout_ns`. Idempotent.
-  void shutdown(std::int64_t timeout_ns);
+  /// others to leave, at most until `timeout_ns`. Idempotent. `how`: what this rank did, for the others that wait for
+  /// it, as the words behind "rank 1 on host b"; `failed`: by an error.
+  void shutdown(std::int64_t timeout_ns, const std::string& how = "", bool failed = false);
 
  private:
   class Impl;

@@ -139,6 +139,8 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, c
   host_staged.use_parts(options.gpu_part_bytes);
   data_paths.begin(hosts, given.rank, [this](const std::exception_ptr& error) { engine->device_failed(error); });
   engine = std::make_unique<Engine>(engine_options(options, data_paths), *fabric, tickets, counters, tracer);
+  fabric->on_inquiry(
+      [this](int from, std::uint32_t number, const Bytes& question) { engine->asked(from, number, question); });
   try {
     fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
   } catch (...) {

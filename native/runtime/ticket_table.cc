@@ -17,6 +17,24 @@ constexpr std::uint32_t slot_of(Ticket ticket) noexcept {
   return static_cast<std::uint32_t>(ticket & ((Ticket{1} << kSlotBits) - 1));
 }
 
+/// The error of a lost peer, or of one that does not come, names the operation that it ends, beside rank, host and
+/// reason.
+std::exception_ptr named(const std::exception_ptr& error, const std::string& operation) {
+  if (error == nullptr) return error;
+  const auto naming = [&](const std::string& message) {
+    return message.find(operation) != std::string::npos ? message : message + " (during " + operation + ")";
+  };
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerLost& lost) {
+    return std::make_exception_ptr(PeerLost(lost.rank(), naming(lost.what())));
+  } catch (const Timeout& timeout) {
+    return std::make_exception_ptr(Timeout(naming(timeout.what())));
+  } catch (...) {
+    return error;
+  }
+}
+
 }  // namespace
 
 bool same(const Request& request, const AllreduceCall& call) noexcept {
@@ -120,7 +138,7 @@ Ticket TicketTable::queue(Operation& operation) {
 }
 
 void TicketTable::check_free(const NameEntry& entry) const {
-  if (closed_) std::rethrow_exception(closed_);
+  if (closed_) throw_closed(entry);
   if (entry.operation != nullptr) {
     throw InvalidArgument("Duplicate tensor name '" + entry.prepared->request.name +
                           "': an operation of this name is still in flight on this rank. Wait for it "
@@ -220,21 +238,35 @@ void TicketTable::finish(std::span<const OperationPtr> operations, std::exceptio
   for (const OperationPtr operation : listened_) operation->listener->finished(*operation);
 }
 
-namespace {
-
-/// A lost peer's error names the operation that it ends, beside rank, host and reason.
-std::exception_ptr named(const std::exception_ptr& error, const Request& request) {
-  if (error == nullptr) return error;
-  try {
-    std::rethrow_exception(error);
-  } catch (const PeerLost& lost) {
-    return std::make_exception_ptr(PeerLost(lost.rank(), std::string(lost.what()) + " (during " + request.name + ")"));
-  } catch (...) {
-    return error;
+RankState TicketTable::open_state(std::int64_t now_ns) const {
+  constexpr std::size_t kNamed = 3;
+  std::vector<const Operation*> open;
+  RankState state;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, entry] : entries_) {
+    if (entry.operation == nullptr) continue;
+    open.push_back(entry.operation);
+    state.open_digest ^= hash_of(key.process_set, key.name) ^ entry.operation->ticket * 0x9e3779b97f4a7c15u;
   }
+  state.open = static_cast<std::uint32_t>(open.size());
+  const std::size_t named = std::min(open.size(), kNamed);
+  std::partial_sort(open.begin(), open.begin() + static_cast<std::ptrdiff_t>(named), open.end(),
+                    [](const Operation* a, const Operation* b) { return a->submitted_ns < b->submitted_ns; });
+  for (const Operation* operation : std::span(open).first(named)) {
+    state.oldest.push_back({title_of(operation->request()), now_ns - operation->submitted_ns});
+  }
+  return state;
 }
 
-}  // namespace
+/// Searches for the name: this ends the job, and no operation pays for it.
+void TicketTable::throw_closed(const NameEntry& entry) const {
+  for (const auto& [key, known] : entries_) {
+    if (&known != &entry) continue;
+    const bool fresh = known.prepared == nullptr;
+    std::rethrow_exception(named(closed_, fresh ? "'" + key.name + "'" : title_of(known.prepared->request)));
+  }
+  std::rethrow_exception(closed_);
+}
 
 void TicketTable::close(const std::exception_ptr& error) {
   std::vector<OperationPtr> doomed;
@@ -246,7 +278,8 @@ void TicketTable::close(const std::exception_ptr& error) {
     }
     submitted_.clear();
   }
-  for (const OperationPtr& operation : doomed) finish(std::span(&operation, 1), named(error, operation->request()));
+  for (const OperationPtr& operation : doomed)
+    finish(std::span(&operation, 1), named(error, title_of(operation->request())));
 }
 
 Operation& TicketTable::at(Ticket ticket) {

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "control/tensor_key.h"
 #include "runtime/operation.h"
+#include "runtime/stall_report.h"
 
 namespace ringtune {
 
@@ -82,6 +83,8 @@ class TicketTable {
   void finish(std::span<const OperationPtr> operations, std::exception_ptr error);
   /// Ends everything in flight with `error`; later submits throw it.
   void close(const std::exception_ptr& error);
+  /// What RankState says of operations that are not done. Any thread; looks at all names.
+  [[nodiscard]] RankState open_state(std::int64_t now_ns) const;
   /// Operations that are not done. Relaxed: a hint.
   [[nodiscard]] std::size_t open() const noexcept { return open_.load(std::memory_order_relaxed); }
 
@@ -116,6 +119,7 @@ class TicketTable {
   };
 
   void check_free(const NameEntry& entry) const;
+  [[noreturn]] void throw_closed(const NameEntry& entry) const;
   Operation& enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns);
   Operation& enter(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns);
   Ticket queue(Operation& operation);

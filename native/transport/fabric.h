@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "transport/abortable.h"
+#include "transport/inquiry.h"
 #include "transport/link.h"
 #include "transport/store.h"
 #include "transport/waker.h"
@@ -69,6 +70,18 @@ class Fabric {
   /// blocks in poll(). A process that dies is reported on every rank well within 2 s, one that is frozen after
   /// FabricOptions::silence_ns. Leaving: see leave().
   virtual void start_monitor(PeerLostHandler handler) = 0;
+  /// Who takes the questions of other ranks; before start_monitor. Without one they remain without answer.
+  virtual void on_inquiry(InquiryHandler /*handler*/) {}
+  /// Asks over the liveness sockets: rank 0 all other ranks, these rank 0. Blocks until all have answered, left or are
+  /// lost, or the deadline. No answers at all in a fabric without such sockets, and before start_monitor. Any thread
+  /// but the handlers', before the fabric's end.
+  [[nodiscard]] virtual Answers inquire(ByteView /*question*/, Deadline /*deadline*/) { return {}; }
+  /// No question waits for answers any longer. Any thread.
+  virtual void end_inquiries() noexcept {}
+  /// Answers a question. Any thread; never blocks.
+  virtual void reply(int /*to*/, std::uint32_t /*number*/, ByteView /*answer*/) noexcept {}
+  /// Ranks of this host whose processes are stopped (SIGSTOP, a debugger), as far as this rank can see.
+  [[nodiscard]] virtual std::vector<int> stopped_neighbours() const { return {}; }
   /// Reports a clean departure on the liveness socket: the peers will not report this rank as lost.
   virtual void leave() noexcept = 0;
   /// Tells the peers that this rank has ended by an error: they report it as lost, for that reason, at once and not

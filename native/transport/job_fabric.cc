@@ -53,6 +53,11 @@ class JobFabric final : public Fabric {
   [[nodiscard]] std::vector<std::string> hosts() const override;
   Link& connect(int peer, const std::string& channel, Deadline deadline) override;
   void start_monitor(PeerLostHandler handler) override;
+  void on_inquiry(InquiryHandler handler) override { inquiry_ = std::move(handler); }
+  [[nodiscard]] Answers inquire(ByteView question, Deadline deadline) override;
+  void end_inquiries() noexcept override;
+  void reply(int to, std::uint32_t number, ByteView answer) noexcept override;
+  [[nodiscard]] std::vector<int> stopped_neighbours() const override;
   void leave() noexcept override;
   void fail(const std::string& reason) noexcept override;
   void close(const std::string& prefix) noexcept override { links_.close(prefix); }
@@ -78,6 +83,7 @@ class JobFabric final : public Fabric {
   LinkTable links_;
   std::mutex monitor_mutex_;  // guards the next two against leave() and wait_left() on other threads
   std::vector<LivenessSocket> liveness_hub_;
+  InquiryHandler inquiry_;
   std::unique_ptr<Monitor> monitor_;
 };
 
@@ -197,8 +203,11 @@ void JobFabric::check_choices() const {
 
 JobFabric::~JobFabric() {
   links_.clear();
-  const std::lock_guard lock(monitor_mutex_);
-  monitor_.reset();
+  std::unique_ptr<Monitor> ending;  // without the mutex: its thread may be about to reply
+  {
+    const std::lock_guard lock(monitor_mutex_);
+    ending = std::move(monitor_);
+  }
 }
 
 const Peer& JobFabric::peer_at(int rank) const {
@@ -301,8 +310,38 @@ void JobFabric::start_monitor(PeerLostHandler handler) {
   RINGTUNE_CHECK(monitor_ == nullptr, "start_monitor() was called twice");
   if (size() > 1) {
     monitor_ = std::make_unique<Monitor>(rank(), size(), std::move(liveness_hub_), options_.silence_ns, waker_,
-                                         std::move(handler));
+                                         std::move(handler), inquiry_);
   }
+}
+
+// Without the mutex: the monitor lives until the destructor, before which nobody asks any more.
+Answers JobFabric::inquire(ByteView question, Deadline deadline) {
+  Monitor* monitor = nullptr;
+  {
+    const std::lock_guard lock(monitor_mutex_);
+    monitor = monitor_.get();
+  }
+  return monitor != nullptr ? monitor->ask(question, deadline) : Answers();
+}
+
+void JobFabric::end_inquiries() noexcept {
+  const std::lock_guard lock(monitor_mutex_);
+  if (monitor_) monitor_->end_inquiries();
+}
+
+void JobFabric::reply(int to, std::uint32_t number, ByteView answer) noexcept {
+  const std::lock_guard lock(monitor_mutex_);
+  if (monitor_) monitor_->reply(to, number, answer);
+}
+
+std::vector<int> JobFabric::stopped_neighbours() const {
+  std::vector<int> ranks;
+  const PeerInfo& own = peers_[static_cast<std::size_t>(rank())].peer_info;
+  for (const Peer& peer : peers_) {
+    const PeerInfo& at = peer.peer_info;
+    if (at.rank != rank() && why_not_shared(own, at).empty() && is_stopped(at.waker.pid)) ranks.push_back(at.rank);
+  }
+  return ranks;
 }
 
 void JobFabric::leave() noexcept {

@@ -13,13 +13,13 @@
 namespace ringtune {
 namespace {
 
-constexpr std::size_t kMaxMessageBytes = 4096;
+constexpr std::size_t kMaxMessageBytes = Monitor::kMostInquiryBytes + 64;
 constexpr std::size_t kMaxReasonBytes = 1024;
 
 /// Signs of life in the time of silence that makes a rank lost.
 constexpr std::int64_t kBeats = 4;
 
-enum class Message : std::uint8_t { kGoodbye = 1, kLost = 2, kAlive = 3 };
+enum class Message : std::uint8_t { kGoodbye = 1, kLost = 2, kAlive = 3, kQuestion = 4, kAnswer = 5 };
 
 Bytes message_of(Message kind) {
   ByteWriter writer;
@@ -35,23 +35,33 @@ Bytes lost(int rank, const std::string& reason) {
   return writer.take();
 }
 
+Bytes inquiry(Message kind, std::uint32_t number, ByteView content) {
+  ByteWriter writer;
+  writer.u8(static_cast<std::uint8_t>(kind));
+  writer.u32(number);
+  writer.raw(content);
+  return writer.take();
+}
+
 }  // namespace
 
 Monitor::Spoke::Spoke(LivenessSocket socket)
     : peer(std::move(socket.peer)), fd(std::move(socket.fd)), in(kMaxMessageBytes) {}
 
 Monitor::Monitor(int rank, int size, std::vector<LivenessSocket> sockets, std::int64_t silence_ns, Waker& waker,
-                 PeerLostHandler handler)
+                 PeerLostHandler handler, InquiryHandler inquiry)
     : rank_(rank),
       silence_ns_(silence_ns),
       waker_(waker),
       handler_(std::move(handler)),
+      inquiry_(std::move(inquiry)),
       reported_(static_cast<std::size_t>(size)) {
   for (LivenessSocket& socket : sockets) spokes_.emplace_back(std::move(socket));
   thread_ = start_thread("rt-monitor", [this] { run(); });
 }
 
 Monitor::~Monitor() {
+  inquiries_.stop();
   stop_.raise();
   thread_.join();
 }
@@ -68,11 +78,13 @@ void Monitor::watch_until_stop() {
   std::vector<pollfd> events;
   while (true) {
     if (silence_ns_ > 0) beat();
-    events.assign({{.fd = stop_.fd(), .events = POLLIN, .revents = 0}});
+    events.assign(
+        {{.fd = stop_.fd(), .events = POLLIN, .revents = 0}, {.fd = unsent_.fd(), .events = POLLIN, .revents = 0}});
     {
       const std::lock_guard lock(mutex_);
       for (const Spoke& spoke : spokes_) {
-        events.push_back({.fd = spoke.present ? spoke.fd.get() : -1, .events = POLLIN, .revents = 0});
+        const auto wanted = static_cast<short>(spoke.out.empty() ? POLLIN : POLLIN | POLLOUT);
+        events.push_back({.fd = spoke.present ? spoke.fd.get() : -1, .events = wanted, .revents = 0});
       }
     }
     const std::int64_t pause_ms = Deadline::at(next_beat_ns_).remaining_ns() / 1'000'000 + 1;
@@ -80,8 +92,14 @@ void Monitor::watch_until_stop() {
     if (count < 0 && errno != EINTR) throw_errno("monitor: poll");
     if (count < 0) continue;
     if (events[0].revents != 0) return;
-    for (std::size_t i = 1; i < events.size(); ++i) {
-      if (events[i].revents != 0) read_from(spokes_[i - 1]);
+    if (events[1].revents != 0) unsent_.clear();
+    for (std::size_t i = 2; i < events.size(); ++i) {
+      Spoke& spoke = spokes_[i - 2];
+      if ((events[i].revents & POLLOUT) != 0) {
+        const std::lock_guard lock(mutex_);
+        flush(spoke);
+      }
+      if ((events[i].revents & ~POLLOUT) != 0) read_from(spoke);
     }
   }
 }
@@ -122,10 +140,51 @@ void Monitor::handle(Spoke& spoke, ByteView frame) {
   const auto kind = static_cast<Message>(reader.u8());
   if (kind == Message::kAlive) return;
   if (kind == Message::kGoodbye) return gone(spoke);
+  if (kind == Message::kQuestion || kind == Message::kAnswer) {
+    return handle_inquiry(spoke, kind == Message::kQuestion, reader);
+  }
   if (kind != Message::kLost) throw Protocol("unknown message");
   const int rank = reader.i32();
   if (rank == spoke.peer.rank) return lose(spoke, reader.string());  // the rank reports its own end
   report(rank, reader.string());
+}
+
+void Monitor::handle_inquiry(const Spoke& spoke, bool question, ByteReader& reader) {
+  const std::uint32_t number = reader.u32();
+  Bytes content(reader.remaining());
+  reader.raw(content);
+  if (!question) {
+    inquiries_.answered(number, spoke.peer.rank, content);
+  } else if (inquiry_) {
+    inquiry_(spoke.peer.rank, number, content);
+  }
+}
+
+Answers Monitor::ask(ByteView question, Deadline deadline) {
+  std::vector<int> ranks;
+  std::uint32_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Spoke& spoke : spokes_) {
+      if (spoke.present) ranks.push_back(spoke.peer.rank);
+    }
+    number = inquiries_.open(ranks, static_cast<int>(reported_.size()));
+    const Bytes payload = inquiry(Message::kQuestion, number, question);
+    for (Spoke& spoke : spokes_) {
+      if (spoke.present) send(spoke, payload);
+    }
+  }
+  return inquiries_.close(number, deadline);
+}
+
+void Monitor::reply(int to, std::uint32_t number, ByteView answer) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    for (Spoke& spoke : spokes_) {
+      if (spoke.present && spoke.peer.rank == to) send(spoke, inquiry(Message::kAnswer, number, answer));
+    }
+  } catch (...) {  // out of memory: the rank that asks does without the answer
+  }
 }
 
 // Its socket stays open (and unwatched) until the end: closing it here would let leave() write to a stranger's number.
@@ -134,6 +193,7 @@ void Monitor::gone(Spoke& spoke) {
     const std::lock_guard lock(mutex_);
     spoke.present = false;
   }
+  inquiries_.gone(spoke.peer.rank);
   waker_.notify();
 }
 
@@ -143,6 +203,7 @@ void Monitor::lose(Spoke& spoke, const std::string& reason) {
     if (!spoke.present) return;  // it said goodbye before
     spoke.present = false;
   }
+  inquiries_.gone(spoke.peer.rank);
   if (rank_ == 0) send_all(lost(spoke.peer.rank, reason), spoke.peer.rank);
   report(spoke.peer.rank, reason);
   waker_.notify();
@@ -159,16 +220,31 @@ void Monitor::report(int rank, const std::string& reason) {
   handler_(rank, reason);
 }
 
-// A few bytes into sockets that carry hardly anything: they fit, or the peer is beyond help.
 void Monitor::send_all(ByteView payload, int except) noexcept {
   try {
-    Bytes frame;
-    append_frame(frame, payload);
     const std::lock_guard lock(mutex_);
-    for (const Spoke& spoke : spokes_) {
-      if (spoke.present && spoke.peer.rank != except) (void)write_some(spoke.fd.get(), frame);
+    for (Spoke& spoke : spokes_) {
+      if (spoke.present && spoke.peer.rank != except) send(spoke, payload);
     }
   } catch (...) {  // out of memory: the peers will see this rank's own sockets close
+  }
+}
+
+/// With the mutex held. The sockets carry hardly anything, so that most fits at once.
+void Monitor::send(Spoke& spoke, ByteView payload) {
+  constexpr std::size_t kMostUnsent = 1 << 20;
+  if (spoke.out.size() > kMostUnsent) return;  // a peer that has read nothing for so long is beyond help
+  spoke.out.push_frame(payload);
+  flush(spoke);
+  if (!spoke.out.empty()) unsent_.raise();
+}
+
+/// With the mutex held. What a broken socket does not take is dropped: reading from it says that the peer is lost.
+void Monitor::flush(Spoke& spoke) noexcept {
+  while (!spoke.out.empty()) {
+    const Transfer transfer = write_some(spoke.fd.get(), spoke.out.pending());
+    spoke.out.sent(transfer.closed ? spoke.out.size() : transfer.bytes);
+    if (transfer.bytes == 0) return;
   }
 }
 

@@ -106,6 +106,14 @@ std::string why_not_shared(const PeerInfo& a, const PeerInfo& b) {
   return "";
 }
 
+bool is_stopped(int pid) {
+  std::string text;
+  std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), text);
+  const std::size_t name_ends = text.rfind(')');  // the name may hold brackets and spaces
+  const std::string state = name_ends == std::string::npos ? "" : text.substr(name_ends + 1, 2);
+  return state == " T" || state == " t";
+}
+
 std::string name_of(const PeerInfo& peer_info) {
   return "rank " + std::to_string(peer_info.rank) + " on host " + peer_info.host;
 }

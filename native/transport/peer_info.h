@@ -38,6 +38,9 @@ struct PeerInfo {
 /// Empty when the two may share memory, else why not ("they run on hosts a and b").
 [[nodiscard]] std::string why_not_shared(const PeerInfo& a, const PeerInfo& b);
 
+/// Whether a process of this host and pid namespace is stopped (SIGSTOP, a debugger).
+[[nodiscard]] bool is_stopped(int pid);
+
 /// "rank 1 on host a".
 [[nodiscard]] std::string name_of(const PeerInfo& peer_info);
 

@@ -265,8 +265,9 @@ class FakeRuntime:
     def record_range(self, name: str, begin_ns: int, end_ns: int) -> None:
         self.ranges.append(name)
 
-    def shutdown(self, timeout_ns: int) -> None:
+    def shutdown(self, timeout_ns: int, how: str = "", failed: bool = False) -> None:
         self.down = True
+        self.departure = (how, failed)
 
     @property
     def open_tickets(self) -> int:
@@ -317,6 +318,10 @@ class FakeStore:
         return [self.values.get(key) for key in keys]
 
 
+def _no_signal(number: int) -> int:
+    raise Error(f"signal {number} has a handler already")
+
+
 def module() -> Any:
     """Return what stands for ``ringtune._native``."""
     return SimpleNamespace(
@@ -328,6 +333,7 @@ def module() -> Any:
         RuntimeOptions=RuntimeOptions,
         StoreServer=FakeStore,
         StoreClient=FakeStore,
+        open_stack_source=_no_signal,
         build_info=lambda: {"version": "fake", "nccl": ""},
     )
 

@@ -11,6 +11,7 @@ import pytest
 
 import ringtune
 from ringtune import extensions, layout, native, session
+from ringtune.bootstrap.departure import exit_code
 from ringtune.bootstrap.opening import runtime_options
 from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config
@@ -314,11 +315,11 @@ def test_too_few_cores_for_the_ranks(fake: None) -> None:
 
 def test_the_exit_code_shows_an_uncaught_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "last_value", raising=False)
-    assert session.exit_code() is None
+    assert exit_code() is None
     monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
-    assert session.exit_code() == 1
+    assert exit_code() == 1
     monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
-    assert session.exit_code() == 130
+    assert exit_code() == 130
 
 
 def test_a_missing_extension_module_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

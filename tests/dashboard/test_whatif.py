@@ -98,13 +98,34 @@ def test_the_outlook_is_what_the_model_answers(model: Model) -> None:
     assert outlook.as_ran.ranks == 4
     assert [answer.ranks for answer in outlook.curve] == sorted({*(2**n for n in range(13)), 48})
     assert {answer.ranks: answer for answer in outlook.curve}[48].step == outlook.answer.step
-    assert not outlook.host_bound and not outlook.assumed_network
+    assert not outlook.host_bound and "links of" not in outlook.assumed
     assert outlook.measured_ns == model.measured_ns
+
+
+def test_a_model_that_misses_its_own_job_says_so_first(model: Model) -> None:
+    change = Change("x", ranks=8)
+    assert not page.note(
+        whatif.data(Baseline.of(replace(model, measured_ns=ask(model, Change("")).step_ns.value)), change)
+    ).startswith("Do not rely")
+    said = page.note(whatif.data(Baseline.of(replace(model, measured_ns=1e6)), change))
+    assert said.startswith("Do not rely on these numbers. resnet50: the model gives ")
 
 
 def test_a_network_that_nobody_measured_is_said_to_be_assumed(model: Model) -> None:
     at_home = replace(model, cluster=replace(model.cluster, slots=4))
-    assert "was not measured" in page.note(whatif.data(Baseline.of(at_home), Change("x", ranks=8)))
+    base = Baseline.of(at_home)
+    said = page.note(whatif.data(base, Change("x", ranks=8)))
+    assert (
+        "was not measured. Assumed: links of " in said
+        and "(Bandwidth between hosts)" in said
+        and "(Latency between hosts)" in said
+    )
+    half = page.note(whatif.data(base, Change("x", ranks=8, bandwidth=1e9)))
+    assert (
+        "(Latency between hosts)" in half
+        and "(Bandwidth between hosts)" not in half
+        and "links carry 90 % of the bandwidth given" in half
+    )
     assert "do not matter" in page.note(whatif.data(Baseline.of(at_home), Change("x", ranks=4)))
     found = {dial.name: dial.origin for dial in whatif.dials(at_home, {})}
     assert (found["gbit"], found["us"], found["ranks"]) == ("assumed", "assumed", "as it ran")

@@ -236,5 +236,6 @@ def test_the_doctor_names_the_rank_that_failed_and_where_the_others_stood(tmp_pa
     first = r"Rank 1 (on localhost ended with code 1 after .*: |ended by )ValueError: planted"
     assert re.match(first, found["headline"])
     stood = {one["rank"]: one for one in failed["ranks"]}
-    assert "rank 1 has shut down" in stood[0]["error"] and stood[1]["own"] and not stood[0]["own"]
+    assert "rank 1 on host localhost ended its script with ValueError: planted in step 8" in stood[0]["error"]
+    assert stood[1]["own"] and not stood[0]["own"]
     assert stood[0]["step"] in (7, 8) and "weight" in stood[0]["collective"] and stood[1]["stood"]

@@ -29,9 +29,9 @@ import ringtune
 found = {}
 def rank():
     return int(os.environ["RINGTUNE_RANK"])
-def call(what, f, *args):
+def call(what, f, *args, **options):
     try:
-        found[what] = repr(ringtune.run(f, args, num_proc=2))
+        found[what] = repr(ringtune.run(f, args, num_proc=2, **options))
     except BaseException as error:
         cause = error.__cause__
         found[what] = [type(error).__name__, str(error), type(cause).__name__, str(cause),
@@ -54,7 +54,10 @@ def consequence():
         hvd.shutdown()
         time.sleep(0.5)  # so that the other rank is told first
         raise ValueError("own fault")
-    hvd.barrier()
+    try:
+        hvd.barrier()
+    except hvd.HorovodInternalError as error:
+        raise TypeError("training failed") from error
 def killed():
     if rank() == 1: os.kill(os.getpid(), signal.SIGKILL)
 
@@ -67,6 +70,7 @@ call("own class", lambda: fails(Mine(1, 2)))
 call("cannot be rebuilt", lambda: fails(Own(1, 2)))
 call("cannot be pickled", lambda: fails(Awkward(1, 2)))
 call("follows", consequence)
+call("interface", lambda: os.environ["RINGTUNE_INTERFACE"], network_interfaces="nope9,lo")
 call("generator", lambda: (i for i in range(3)))
 for code in (4, 0, "no data"):
     call(f"exit {code}", lambda: sys.exit(code) if rank() else 1)
@@ -118,6 +122,10 @@ def test_an_exception_that_cannot_be_sent_is_told_in_words(what: str, kind: str,
     name, message, cause, *_ = found[what]
     assert (name, cause) == ("RankFailed", "NoneType")
     assert f"rank 1 on localhost raised {kind}: 1 and 2" in message and "in helper" in message
+
+
+def test_the_ranks_are_given_the_network_interfaces(found: dict[str, Any]) -> None:
+    assert found["interface"] == "['nope9,lo', 'nope9,lo']"
 
 
 def test_the_cause_is_told_and_not_what_follows_from_it(found: dict[str, Any]) -> None:

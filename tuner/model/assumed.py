@@ -44,18 +44,25 @@ def unmeasured(model: Model, cluster: Cluster) -> bool:
     return model.cluster.hosts == 1 if cluster.hosts > 1 else model.cluster.ranks == 1
 
 
-def assumptions(model: Model, *, bandwidth: bool = False, latency: bool = False) -> str:
+def assumptions(
+    model: Model,
+    *,
+    bandwidth: bool = False,
+    latency: bool = False,
+    named: tuple[str, str] = ("--bandwidth", "--latency"),
+) -> str:
     """Return in a sentence what stands in for measured terms when a job is asked for on several hosts; "" if nothing.
 
     Args:
         model: Of the job.
         bandwidth: The user gave that of a host's network.
         latency: The user gave that between hosts.
+        named: What the user gives them by.
     """
     if model.cluster.hosts > 1:
         return ""
-    links = [] if bandwidth else [f"{rate_text(NETWORK.bytes_per_s)} (--bandwidth)"]
-    links += [] if latency else [f"{time_text(NETWORK.latency_ns)} (--latency)"]
+    links = [] if bandwidth else [f"{rate_text(NETWORK.bytes_per_s)} ({named[0]})"]
+    links += [] if latency else [f"{time_text(NETWORK.latency_ns)} ({named[1]})"]
     terms = [f"links of {' and '.join(links)}"] if links else []
     fitted = [f"links carry {100 * LINE_SHARE:.0f} % of the bandwidth given"] if bandwidth else []
     if model.cluster.ranks == 1:

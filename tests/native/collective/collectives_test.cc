@@ -22,7 +22,7 @@ using testing_support::reduced_of;
 using testing_support::run_ring;
 using testing_support::run_stingy_ring;
 
-constexpr std::size_t kRing = 64 << 10;
+constexpr std::size_t kLinkRingBytes = 64 << 10;
 constexpr std::size_t kMebi = 1 << 20;
 
 void expect_allreduced(const Group& group, std::size_t count, DType dtype, ReduceOp op, std::size_t segment) {
@@ -34,7 +34,7 @@ void expect_allreduced(const Group& group, std::size_t count, DType dtype, Reduc
 class CollectiveAllreduceTypes : public ::testing::TestWithParam<std::tuple<int, DType, ReduceOp>> {};
 TEST_P(CollectiveAllreduceTypes, IsExact) {
   const auto [size, dtype, op] = GetParam();
-  run_ring(size, kRing, kIdle,
+  run_ring(size, kLinkRingBytes, kIdle,
            [&, dtype = dtype, op = op](const Group& group) { expect_allreduced(group, 1003, dtype, op, 256); });
 }
 INSTANTIATE_TEST_SUITE_P(All, CollectiveAllreduceTypes,
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(All, CollectiveStingy,
 TEST(CollectiveAllreduce, RoundedSumsAreBitEqualOnAllRanks) {
   std::mutex mutex;
   std::vector<Buffer> results;
-  run_ring(4, kRing, kIdle, [&](const Group& group) {
+  run_ring(4, kLinkRingBytes, kIdle, [&](const Group& group) {
     std::vector<float> values(5000);
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = 1.0F / static_cast<float>(i * 4 + static_cast<std::size_t>(group.rank) + 1);

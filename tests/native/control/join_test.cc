@@ -180,7 +180,7 @@ TEST(Join, LeaverFailsItOnTheJoined) {
   job.at(2).leave();
   job.settle();
   EXPECT_EQ(failure(job.take(1)),
-            "tensor 'join.noname' cannot complete: rank 2 has shut down. All ranks must run the "
+            "tensor 'join.noname' (join) cannot complete: rank 2 has shut down. All ranks must run the "
             "same collectives before shutdown().");
   job.submit(0, join());
   job.settle();
@@ -194,7 +194,7 @@ TEST(Join, NobodyIsWarnedOfRanksThatHaveJoined) {
   job.settle();
   job.now_ns += 10;
   job.settle();
-  EXPECT_EQ(job.take(0), (std::vector<Action>{StallAction{"a", {2}, 10}}));
+  EXPECT_EQ(job.take(0), (std::vector<Action>{StallAction{"a", {2}, 10, 0, "'a' (allreduce)"}}));
 }
 
 TEST(Join, TwiceIsAProtocolError) {

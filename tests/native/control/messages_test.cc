@@ -35,6 +35,7 @@ WorkerNews full_announcement() {
   news.acknowledged = 6;
   news.waiting = true;
   news.leaving = RankSet::range(2, 5);
+  news.departures = {{3, "rank 3 on host b", "ended its script with ValueError: x", true}, {2, "", "", false}};
   news.cached = {1, 2, 0xffffffff};
   news.partial = {{3, RankSet::of(std::vector<std::int32_t>{1, 2, 9})}, {4, {}}};
   news.requests = {variant(full_request(), RankSet::one(1)), variant({}, RankSet::range(1, 4))};
@@ -48,8 +49,8 @@ Decisions full_decisions() {
       {BatchDecision{3, {{1, ""}, {0, "x"}}, {4, 0, 2}, 7, RankSet::one(2), {variant({}, RankSet::one(2))}},
        FailureDecision{FailureKind::kShutDown, "t", "why", 3}, FailureDecision{FailureKind::kSomeAbsent, "t", "who", 0},
        FailureDecision{FailureKind::kSomeSparse, "t", "who", 0}, KnobsDecision{2, {1, 2, 3, 4, 5, 6}},
-       EvictDecision{{8, 9}}, LeftDecision{1}, AbortDecision{"end"}, StallDecision{"t", 1},
-       SetDecision{"s", true, 4, RankSet::range(0, 3)}, JoinDecision{2}}};
+       EvictDecision{{8, 9}}, LeftDecision{{1, "rank 1 on host b", "went", true}}, AbortDecision{"end"},
+       StallDecision{"t", 1}, SetDecision{"s", true, 4, RankSet::range(0, 3)}, JoinDecision{2}}};
 }
 
 class ControlMessages : public testing::TestWithParam<ControlMessage> {};

@@ -253,13 +253,13 @@ TEST(Negotiator, StallNamesTensorMissingRanksAndAge) {
   EXPECT_EQ(job.at(0).next_wake_ns(), job.now_ns + 10 * kMillisecond);
   job.now_ns += 10 * kMillisecond;
   job.settle();
-  EXPECT_EQ(job.take(0), (std::vector<Action>{StallAction{"a", {1, 3}, 10 * kMillisecond}}));
+  EXPECT_EQ(job.take(0), (std::vector<Action>{StallAction{"a", {1, 3}, 10 * kMillisecond, 0, "'a' (allreduce)"}}));
   job.now_ns += 5 * kMillisecond;
   job.settle();
   EXPECT_TRUE(job.take(0).empty());
   job.now_ns += 5 * kMillisecond;
   job.settle();
-  EXPECT_EQ(job.take(0), (std::vector<Action>{StallAction{"a", {1, 3}, 20 * kMillisecond}}));
+  EXPECT_EQ(job.take(0), (std::vector<Action>{StallAction{"a", {1, 3}, 20 * kMillisecond, 0, "'a' (allreduce)"}}));
 }
 
 TEST(Negotiator, StallShutdownEndsTheJobOnEveryRank) {
@@ -280,7 +280,7 @@ TEST(Negotiator, SilentCoordinatorIsReportedByTheOthers) {
   job.turn(1);
   job.now_ns += 20 * kMillisecond;
   job.turn(1);
-  EXPECT_EQ(job.take(1), (std::vector<Action>{StallAction{"a", {0}, 20 * kMillisecond}}));
+  EXPECT_EQ(job.take(1), (std::vector<Action>{StallAction{"a", {0}, 20 * kMillisecond, 0, "'a' (allreduce)"}}));
 }
 
 TEST(Negotiator, IdleRankNeverWakes) {
@@ -302,7 +302,8 @@ TEST(Negotiator, LeaverFailsWhatNeedsItAndWhatComesAfter) {
   EXPECT_TRUE(job.at(2).has_left());
   EXPECT_FALSE(job.at(0).free_to_go());
   const std::string message =
-      "tensor 'a' cannot complete: rank 2 has shut down. All ranks must run the same collectives before shutdown().";
+      "tensor 'a' (allreduce) cannot complete: rank 2 has shut down. All ranks must run the same collectives before "
+      "shutdown().";
   EXPECT_EQ(job.take(0), (std::vector<Action>{FailAction{FailureKind::kShutDown, "a", message}}));
   EXPECT_EQ(job.take(2).size(), 1u);
   job.submit(1, allreduce("a"));

@@ -185,7 +185,7 @@ TEST(ProcessSetNegotiation, SetWithoutALeaverGoesOn) {
   job.settle();
   EXPECT_EQ(executed(job.take(1)), "a");
   EXPECT_EQ(failure(job.take(0)),
-            "tensor 'b' cannot complete: rank 3 has shut down. All ranks must run the same "
+            "tensor 'b' (allreduce) cannot complete: rank 3 has shut down. All ranks must run the same "
             "collectives before shutdown().");
 }
 
@@ -198,7 +198,7 @@ TEST(ProcessSetNegotiation, StallNamesTheMissingMembersOnly) {
   job.settle();
   job.now_ns += 10;
   job.settle();
-  EXPECT_EQ(job.take(0), (std::vector<Action>{StallAction{"a", {1, 3}, 10, 1}}));
+  EXPECT_EQ(job.take(0), (std::vector<Action>{StallAction{"a", {1, 3}, 10, 1, "'a' (allreduce)"}}));
 }
 
 TEST(ProcessSetNegotiation, AnnouncementByANonMemberIsAProtocolError) {

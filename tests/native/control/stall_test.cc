@@ -15,10 +15,10 @@ using testing_support::in_set;
 using testing_support::join;
 using testing_support::Simulation;
 
-constexpr std::int64_t kMillisecond = 1'000'000;
-constexpr std::int64_t kSecond = 1'000 * kMillisecond;
+constexpr std::int64_t kStallMillisecond = 1'000'000;
+constexpr std::int64_t kSecond = 1'000 * kStallMillisecond;
 constexpr std::int64_t kNever = StallLimits::kNever;
-constexpr std::int64_t kSilence = 400 * kMillisecond;  // how much later than rank 0 the others end the job
+constexpr std::int64_t kSilence = 400 * kStallMillisecond;  // how much later than rank 0 the others end the job
 
 Request patient(const std::string& name, std::int64_t timeout_ns) {
   Request request = allreduce(name);
@@ -59,12 +59,12 @@ TEST(StallLimits, ATensorIsLookedAtWhenAWarningOrItsEndIsDue) {
 }
 
 TEST(StallLimits, MessageNamesTensorRanksAgeAndWhichLimitItWas) {
-  EXPECT_EQ(overdue_message(patient("a", 2 * kSecond), 2'040 * kMillisecond, std::vector{1, 2, 3, 7}),
-            "tensor 'a' has waited 2 s for ranks 1-3, 7, longer than its timeout: the job ends");
-  EXPECT_EQ(overdue_message(patient("a", 9 * kSecond), 2'560 * kMillisecond, std::vector{1}),
-            "tensor 'a' has waited 2.5 s for rank 1, longer than the stall shutdown time: the job ends");
+  EXPECT_EQ(overdue_message(patient("a", 2 * kSecond), 2'040 * kStallMillisecond, std::vector{1, 2, 3, 7}),
+            "tensor 'a' (allreduce) has waited 2 s for ranks 1-3, 7, longer than its timeout: the job ends");
+  EXPECT_EQ(overdue_message(patient("a", 9 * kSecond), 2'560 * kStallMillisecond, std::vector{1}),
+            "tensor 'a' (allreduce) has waited 2.5 s for rank 1, longer than the stall shutdown time: the job ends");
   EXPECT_EQ(overdue_message(allreduce("a"), kSecond, std::vector{0}),
-            "tensor 'a' has waited 1 s for rank 0, longer than the stall shutdown time: the job ends");
+            "tensor 'a' (allreduce) has waited 1 s for rank 0, longer than the stall shutdown time: the job ends");
 }
 
 // --- at rank 0 ------------------------------------------------------------------------------------------------------
@@ -78,13 +78,15 @@ TEST_P(TimeoutAtSize, EndsTheJobOnEveryRankAtItsTimeAndNotBefore) {
     Simulation job(GetParam(), Simulation::immediate(), {warning_ns, 0}, false, 2);
     for (int rank = 0; rank < absent; ++rank) job.submit(rank, patient("a", 2 * kSecond));
     job.settle();
-    EXPECT_EQ(job.at(0).next_wake_ns(), job.now_ns + 2 * kSecond);
+    // Rank 0 also looks whether all ranks wait for one another.
+    const std::int64_t look_ns = warning_ns > 0 ? StallLimits::kSuspiciousNs : 2 * kSecond;
+    EXPECT_EQ(job.at(0).next_wake_ns(), job.now_ns + look_ns);
     job.now_ns += 2 * kSecond - 1;
     job.settle();
     for (int rank = 0; rank < job.size(); ++rank) EXPECT_TRUE(job.take(rank).empty()) << rank;
     job.now_ns += 1;
     job.settle();
-    const AbortAction expected{"tensor 'a' has waited 2 s for rank " + std::to_string(absent) +
+    const AbortAction expected{"tensor 'a' (allreduce) has waited 2 s for rank " + std::to_string(absent) +
                                ", longer than its timeout: the job ends"};
     for (int rank = 0; rank < job.size(); ++rank) {
       EXPECT_EQ(aborts(job.take(rank)), (std::vector<AbortAction>{expected})) << rank;
@@ -122,7 +124,7 @@ TEST(Timeout, ShorterOneOfALaterTensorComesFirst) {
   job.settle();
   const auto found = aborts(job.take(1));
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].message.find("tensor 'short' has waited 2 s for rank 1, longer than its timeout"), 0u);
+  EXPECT_EQ(found[0].message.find("tensor 'short' (allreduce) has waited 2 s for rank 1, longer than its timeout"), 0u);
 }
 
 TEST(Timeout, RanksThatSubmitATensorWithDifferentTimesRunIt) {
@@ -161,7 +163,8 @@ TEST(SilentCoordinator, ATensorThatHasOutlivedItsTimeoutEndsTheJobHere) {
   EXPECT_TRUE(job.take(1).empty());
   job.now_ns += 1;
   job.turn(1);
-  const AbortAction expected{"tensor 'a' has waited 2.4 s for rank 0, longer than its timeout: the job ends", false};
+  const AbortAction expected{
+      "tensor 'a' (allreduce) has waited 2.4 s for rank 0, longer than its timeout: the job ends", false};
   EXPECT_EQ(job.take(1), (std::vector<Action>{expected}));
 }
 
@@ -175,7 +178,7 @@ TEST(SilentCoordinator, TheShortestTimeoutOfWhatIsPendingCounts) {
   job.turn(2);
   const auto found = aborts(job.take(2));
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].message.find("tensor 'short' has waited"), 0u);
+  EXPECT_EQ(found[0].message.find("tensor 'short' (allreduce) has waited"), 0u);
 }
 
 TEST(SilentCoordinator, OneThatSpeaksIsTrustedForAnotherTimeout) {
@@ -247,6 +250,64 @@ TEST(Awaited, AreTheMembersThatHaveNotAnnouncedItAndHaveNotJoined) {
   for (const int rank : {0, 2}) job.submit(rank, allreduce("a"));
   job.settle();
   EXPECT_TRUE(job.at(0).awaited({0, "a"}).empty()) << "it has run";
+}
+
+// --- all wait for one another
+// -----------------------------------------------------------------------------------------
+
+std::vector<std::string> suspects(const std::vector<Action>& actions) {
+  std::vector<std::string> names;
+  for (const Action& action : actions) {
+    const auto* suspicion = std::get_if<SuspicionAction>(&action);
+    if (suspicion == nullptr) continue;
+    for (const StallAction& tensor : suspicion->tensors) names.push_back(tensor.name + " " + rank_list(tensor.missing));
+  }
+  return names;
+}
+
+TEST(Suspicion, IsRaisedWhenEveryRankHasATensorThatWaitsAndNothingNewComes) {
+  Simulation job(3, Simulation::immediate(), {60 * kSecond, 0});
+  job.submit(0, allreduce("a"));
+  job.submit(1, allreduce("b"));
+  job.settle();
+  job.now_ns += StallLimits::kSuspiciousNs;
+  job.settle();
+  EXPECT_TRUE(suspects(job.take(0)).empty()) << "rank 2 may come to both";
+  job.submit(2, allreduce("b"));
+  job.settle();
+  job.now_ns += 2 * StallLimits::kSuspiciousNs;
+  job.settle();
+  EXPECT_EQ(suspects(job.take(0)), (std::vector<std::string>{"a 1, 2", "b 0"}));
+  job.now_ns += 2 * StallLimits::kSuspiciousNs;
+  job.settle();
+  EXPECT_TRUE(suspects(job.take(0)).empty()) << "it is not looked into all the time";
+  job.submit(0, allreduce("b"));
+  job.submit(1, allreduce("a"));
+  job.submit(2, allreduce("a"));
+  job.settle();
+  EXPECT_EQ(job.at(0).next_wake_ns(), Worker::kNever);
+}
+
+TEST(Suspicion, IsOffWithTheStallCheck) {
+  Simulation job(2, Simulation::immediate(), {0, 0});
+  job.submit(0, allreduce("a"));
+  job.submit(1, allreduce("b"));
+  job.settle();
+  EXPECT_EQ(job.at(0).next_wake_ns(), Worker::kNever);
+}
+
+TEST(StallWarning, TellsOfTheTensorsOfOneStepTogether) {
+  Simulation job(2, Simulation::immediate(), {kSecond, 0});
+  for (const char* name : {"a", "b", "c"}) {
+    job.submit(0, allreduce(name));
+    job.settle();
+    job.now_ns += 40 * kStallMillisecond;
+  }
+  job.now_ns += kSecond - 3 * 40 * kStallMillisecond;
+  job.settle();
+  std::size_t stalls = 0;
+  for (const Action& action : job.take(0)) stalls += std::holds_alternative<StallAction>(action) ? 1 : 0;
+  EXPECT_EQ(stalls, 3U);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ using testing_support::join;
 using testing_support::remove_set;
 using testing_support::Simulation;
 
-constexpr std::int64_t kMillisecond = 1'000'000;
+constexpr std::int64_t kTreeMillisecond = 1'000'000;
 
 Simulation tree(int size, int fan_out, StallLimits stall = {}) {
   return Simulation(size, Simulation::immediate(), stall, false, fan_out);
@@ -99,7 +99,7 @@ TEST(Tree, WhatOneRankLacksIsHeldUntilItComes) {
 }
 
 TEST(Tree, AStallNamesTheRankThatIsMissingDeepBelow) {
-  Simulation job = tree(15, 2, {1000 * kMillisecond, 0});
+  Simulation job = tree(15, 2, {1000 * kTreeMillisecond, 0});
   for (int rank = 0; rank < 15; ++rank) {
     if (rank != 4 && rank != 13) job.submit(rank, allreduce("a"));
   }
@@ -108,7 +108,7 @@ TEST(Tree, AStallNamesTheRankThatIsMissingDeepBelow) {
     job.now_ns += Aggregator::kHoldNs;
     job.settle();
   }
-  job.now_ns += 1000 * kMillisecond;
+  job.now_ns += 1000 * kTreeMillisecond;
   job.settle();
   const std::vector<Action> actions = job.take(0);
   ASSERT_EQ(actions.size(), 1u);
