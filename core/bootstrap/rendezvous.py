@@ -66,6 +66,7 @@ class Rendezvous:
         """
         if placement.store is not None:
             self.secret = secret.of_job(config, placement)
+            first_host.wait_for_name(placement, placement.store[0], Deadline.after_ns(config.start_timeout_ns))
             if placement.rank == 0 and not config.launcher:
                 self._serve_at(placement.store)
             return placement.store
@@ -97,6 +98,7 @@ class Rendezvous:
             return self._through_torch(placement, config, environ, deadline)
         self.secret = secret.of_job(config, placement)
         if (address := first_host.address(placement, environ)) is not None:
+            first_host.wait_for_name(placement, address[0], deadline)
             if placement.rank == 0:
                 self._serve_at(address)
             return address
