@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from ringtune.bootstrap.deadline import Deadline
 from ringtune.bootstrap.launchers import tf_workers
 from ringtune.bootstrap.placement import Placement
 from ringtune.config import parse_address
@@ -42,6 +44,21 @@ def address(placement: Placement, environ: Mapping[str, str]) -> Address | None:
     find = _FIRST_HOSTS.get(placement.launcher)
     host = find(environ) if find is not None else ""
     return (host, port_of(placement.job)) if host else None
+
+
+def wait_for_name(placement: Placement, host: str, deadline: Deadline) -> None:
+    """Wait until the name of a pod is known: it comes into being with the pod, and others may have started before.
+
+    Under launchers that start no pods an unknown name is an error, which the connection to the store tells at once.
+    """
+    if placement.launcher not in ("kubernetes", "jax", "tensorflow", "torchrun"):
+        return
+    while not deadline.passed:
+        try:
+            socket.getaddrinfo(host, None)
+            return
+        except OSError:
+            deadline.pause(0.2)
 
 
 def port_of(job: str) -> int:

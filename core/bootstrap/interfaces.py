@@ -63,18 +63,21 @@ def address_towards(host: str) -> str | None:
 
 
 def outward_address(name: str) -> str | None:
-    """Return this host's address for other hosts where its name leads itself to the loopback interface, else None.
+    """Return this host's address for others where its own name leads it to its loopback interface, or nowhere.
 
     Debian writes ``127.0.1.1 <hostname>`` into ``/etc/hosts``: the host reaches a server under its own name there, and
     an address of that connection would lead every other host to itself.
 
     Args:
         name: Name or address of a host, perhaps this one.
+
+    Returns:
+        The address; None for another host's name, and where there is none.
     """
     if name == LOCAL or is_loopback(name):
         return None
     towards = address_towards(name)
-    if towards is None or not is_loopback(towards):
+    if name != socket.gethostname() if towards is None else not is_loopback(towards):
         return None
     routed = (address_towards(far) for far in _FAR)
     return next((one for one in (*routed, *_addresses().values()) if one is not None and not is_loopback(one)), None)

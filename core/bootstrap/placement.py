@@ -96,6 +96,15 @@ def detect(config: Config, environ: Mapping[str, str] | None = None) -> Placemen
     return placement
 
 
+def is_placed(config: Config, environ: Mapping[str, str]) -> bool:
+    """Whether a launcher has told this process its rank.
+
+    Raises:
+        ConfigError: It has told half of it.
+    """
+    return (_own_task(config, environ) or find_task(environ)) is not None
+
+
 def _own_task(config: Config, environ: Mapping[str, str]) -> Task | None:
     """Return what ringtune's or Horovod's variables say; a rank whose launcher gives no size completes a size alone."""
     if config.rank is None and config.size is None:

@@ -9,7 +9,7 @@ does the rest. Where the address comes from depends on who started the processes
 * mpirun, srun, horovodrun on one host: rank 0 publishes it in a file only this user can read.
 * srun, jsrun, Flux and others on several hosts: the first host as the launcher names it (`first_host`), at a port
   derived from the job's number.
-* mpirun on several hosts: mpi4py carries the address if it is installed.
+* mpirun on several hosts: MPI's process manager carries the address, or mpi4py (`mpi`).
 
 A server, once started, lives as long as the process, so that ``init``/``shutdown``/``init`` works: each ``init``
 uses a fresh key (`job_key`).
@@ -18,6 +18,7 @@ uses a fresh key (`job_key`).
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import socket
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ringtune import native
-from ringtune.bootstrap import address_file, first_host, secret
+from ringtune.bootstrap import address_file, first_host, mpi, secret
 from ringtune.bootstrap.deadline import Deadline
 from ringtune.bootstrap.interfaces import LOCAL, address_towards, any_address, is_loopback, loopback, outward_address
 from ringtune.bootstrap.placement import Placement
@@ -65,6 +66,7 @@ class Rendezvous:
         """
         if placement.store is not None:
             self.secret = secret.of_job(config, placement)
+            first_host.wait_for_name(placement, placement.store[0], Deadline.after_ns(config.start_timeout_ns))
             if placement.rank == 0 and not config.launcher:
                 self._serve_at(placement.store)
             return placement.store
@@ -96,11 +98,12 @@ class Rendezvous:
             return self._through_torch(placement, config, environ, deadline)
         self.secret = secret.of_job(config, placement)
         if (address := first_host.address(placement, environ)) is not None:
+            first_host.wait_for_name(placement, address[0], deadline)
             if placement.rank == 0:
                 self._serve_at(address)
             return address
         if placement.several_hosts:
-            return self._through_mpi(placement, config)
+            return self._through_mpi(placement, config, environ, deadline)
         if placement.launcher == "ringtune":
             raise ConfigError(
                 "RINGTUNE_RANK and RINGTUNE_SIZE are set but RINGTUNE_STORE is not: set it on all ranks to host:port "
@@ -165,30 +168,16 @@ class Rendezvous:
             return loopback(), server.port
         return self._file.wait(placement.rank, deadline)
 
-    def _through_mpi(self, placement: Placement, config: Config) -> Address:
-        try:
-            from mpi4py import MPI
-        except (ImportError, RuntimeError):  # RuntimeError: it finds no MPI library
-            raise ConfigError(
-                f"this job of {placement.size} ranks (from {placement.launcher}) "
-                "spans several hosts and nothing says where "
-                "its ranks meet: set RINGTUNE_STORE=host:port on all ranks (a free port on rank 0's host, for example "
-                "`mpirun -x RINGTUNE_STORE=node1:29400 ...`), or MASTER_ADDR and MASTER_PORT, or install mpi4py, "
-                "or start the job with `ringtune run -H ...`"
-            ) from None
-        world = MPI.COMM_WORLD.Get_size()
-        if world != placement.size:
-            raise ConfigError(
-                f"this job of {placement.size} ranks (from {placement.launcher}) spans several hosts, and mpi4py sees "
-                f"a world of {world}: it was built for another MPI than the launcher's; install mpi4py for that one, "
-                "or set RINGTUNE_STORE=host:port on all ranks (a free port on rank 0's host)"
-            )
-        address: Address | None = None
+    def _through_mpi(
+        self, placement: Placement, config: Config, environ: Mapping[str, str], deadline: Deadline
+    ) -> Address:
+        share = mpi.way(placement, environ)
+        word: bytes | None = None
         if placement.rank == 0:
-            address = self.serve(config, socket.gethostname(), several_hosts=placement.several_hosts)
-        found: Address
-        found, self.secret = MPI.COMM_WORLD.bcast((address, self.secret), root=0)
-        return found
+            host, port = self.serve(config, socket.gethostname(), several_hosts=placement.several_hosts)
+            word = json.dumps([host, port, self.secret]).encode()
+        host, port, self.secret = json.loads(mpi.within(share, word, deadline))
+        return host, port
 
 
 def open_torch_store(placement: Placement, environ: Mapping[str, str], deadline: Deadline) -> Any:

@@ -168,7 +168,8 @@ def address_towards(host: str) -> str:
 
     Falls back to this host's name: the other's may be known to ssh alone (an alias in its configuration).
     """
-    return interfaces.address_towards(host.rpartition("@")[2]) or socket.gethostname()
+    name = host.rpartition("@")[2]
+    return interfaces.outward_address(name) or interfaces.address_towards(name) or socket.gethostname()
 
 
 def meeting_place(host: str, local: bool, others: Sequence[str], found: Routes) -> tuple[str, int]:

@@ -19,7 +19,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 _SIOCGIFADDR = 0x8915
-_TRY_S = 5.0
+_TRY_S = 3.0
 _MOST_AT_ONCE = 64
 
 

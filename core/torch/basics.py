@@ -123,7 +123,7 @@ def _from_torch() -> Config | None:
         return None
     environ = rank_process.own_environment(os.environ)
     config = Config.from_environ(environ)
-    if config.worker is not None or placement.detect(config, environ).launcher != "single":
+    if config.worker is not None or placement.is_placed(config, environ):
         return None
     from ringtune.torch.distributed.members import meet_in_world
 

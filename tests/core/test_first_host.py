@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from ringtune.bootstrap import first_host, placement
+from ringtune.bootstrap.deadline import Deadline
 from ringtune.bootstrap.first_host import first_node, port_of, slurm_address
 from ringtune.config import Config
 from ringtune.errors import ConfigError
@@ -113,3 +115,22 @@ def test_slurm_port_depends_on_job_and_step() -> None:
     ports = {slurm_address({"SLURM_JOB_NODELIST": "a", "SLURM_JOB_ID": "5", "SLURM_STEP_ID": s})[1] for s in "0123"}
     assert len(ports) == 4 and all(15000 <= port < 31000 for port in ports)
     assert slurm_address(SLURM) == ("node1", port_of("7.0"))
+
+
+def test_the_name_of_a_pod_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def look_up(host: str, port: object) -> list[object]:
+        asked.append(host)
+        if len(asked) < 3:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    pod = placement.detect(Config.from_environ(INDEXED), INDEXED)
+    first_host.wait_for_name(pod, "train-0.train", Deadline.after_ns(60_000_000_000))
+    assert asked == ["train-0.train"] * 3
+    asked.clear()
+    first_host.wait_for_name(pod, "train-0.train", Deadline.after_ns(0))
+    first_host.wait_for_name(placement.detect(Config.from_environ(SLURM), SLURM), "node1", Deadline.after_ns(10**10))
+    assert not asked

@@ -323,6 +323,13 @@ def test_a_trace_that_is_not_understood_is_an_error_in_one_sentence(environ: Env
     assert detect({**environ, **OPENMPI_5}).launcher == "openmpi"
 
 
+@pytest.mark.parametrize("environ", [environ for environ, _ in TRACES], ids=str)
+def test_a_trace_places_nobody(environ: Environ) -> None:
+    """Where torch.distributed knows the rank, what started the process beside others does not matter."""
+    assert not placement.is_placed(Config.from_environ(environ), environ)
+    assert all(placement.is_placed(Config.from_environ(one), one) for one, *_ in RECORDED.values())
+
+
 def test_every_trace_is_a_variable_that_children_do_not_inherit() -> None:
     named = {name for names in LAUNCHER_VARIABLES.values() for name in names}
     assert {name for environ, _ in TRACES for name in environ} - named <= {
