@@ -265,6 +265,7 @@ class Session(Tickets):
                 leave()
             except (RingtuneError, self._error) as error:  # the session is closing, so a warning is all that is left
                 warn(f"[rank {self.rank}] while leaving the job: {error}")
+        self._runtime.close_to_frameworks()
         self._extensions.after_close()
         if self.run_folder is not None and self.rank == 0 and not self.config.launcher:
             try:
@@ -273,7 +274,8 @@ class Session(Tickets):
                 warn(f"[rank 0] how the job ended is not noted: {error}")
 
     def begin(self) -> None:
-        """Start what the settings ask for: run folder, timeline, extensions."""
+        """Start what the settings ask for: run folder, timeline, extensions. Compiled code reaches the runtime then."""
+        self._runtime.open_to_frameworks()
         config = self.config
         if self.rank == 0:
             for sentence in not_yet_warned(config.warnings):

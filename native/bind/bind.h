@@ -20,6 +20,7 @@ void add_control_simulation(nanobind::module_& module);
 void add_fast_path(nanobind::module_& module);
 void add_collectives(nanobind::class_<Runtime>& runtime);
 void add_devices(nanobind::class_<Runtime>& runtime);
+void add_frameworks(nanobind::module_& module, nanobind::class_<Runtime>& runtime);
 void add_cuda(nanobind::module_& module);
 void add_gpu_kernels(nanobind::module_& module);
 void add_compression(nanobind::module_& module);

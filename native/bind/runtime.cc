@@ -339,6 +339,7 @@ void add_runtime(nb::module_& module) {
   add_allreduce_and_tickets(runtime);
   add_collectives(runtime);
   add_devices(runtime);
+  add_frameworks(module, runtime);
   add_tuning_and_tracing(runtime);
 }
 

@@ -265,6 +265,12 @@ class FakeRuntime:
     def record_range(self, name: str, begin_ns: int, end_ns: int) -> None:
         self.ranges.append(name)
 
+    def open_to_frameworks(self) -> None:
+        """No framework is near."""
+
+    def close_to_frameworks(self) -> None:
+        """No framework is near."""
+
     def shutdown(self, timeout_ns: int) -> None:
         self.down = True
 

@@ -7,6 +7,7 @@ process is killed when its job ends, whatever happened.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import re
@@ -217,8 +218,10 @@ def stop_server() -> None:
 
 def _serve(pipe: Connection, environ: dict[str, str], output: str) -> None:
     """Run functions until the pipe closes; the body of a rank."""
-    import torch
+    with contextlib.suppress(ImportError):
+        import torch
 
+        torch.set_num_threads(1)
     os.environ.update(environ)
     os.chdir(Path(output).parent)  # a run folder without a name of its own is made in the working directory
     sys.argv = ["job"]
@@ -226,7 +229,6 @@ def _serve(pipe: Connection, environ: dict[str, str], output: str) -> None:
     os.dup2(target, 2)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - the process's own
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    torch.set_num_threads(1)
     while True:
         try:
             function, options = pipe.recv()
