@@ -117,6 +117,10 @@ class Session(Tickets):
         """Close the present step: count it, log it and tell the extensions. None is detected from then on."""
         return self._steps.end()
 
+    def follow_programs(self) -> None:
+        """Count also the steps that end in a framework's compiled programs; they are told by a thread of their own."""
+        self._steps.follow_programs()
+
     def _step_ended(self, stats: StepStats) -> None:
         self._meters.step_ended(stats)
         self._recording.step_ended(stats.step)
@@ -257,7 +261,7 @@ class Session(Tickets):
             return
         self.closed = True
         state.current = None if state.current is self else state.current
-        self._steps.stop()
+        self._steps.close()
         self._extensions.on_close()
         self._meters.close()
         for leave in (self._recording.close, lambda: self._runtime.shutdown(_LEAVE_TIMEOUT_NS)):

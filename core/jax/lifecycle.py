@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 from collections.abc import Sequence
 
+import jax
+from jax.errors import JaxRuntimeError
+
 from ringtune import numpy as front
+from ringtune import session
 from ringtune.common.process_sets import ProcessSet
 from ringtune.errors import InvalidArgument
 from ringtune.jax.trees import is_traced
@@ -22,11 +28,22 @@ def init(process_sets: Sequence[ProcessSet] | None = None) -> None:
         InvalidArgument: A set is a duplicate; or this process was forked from one that is in a job.
     """
     front.init(process_sets)
+    session.require().follow_programs()
+    atexit.unregister(settle)
+    atexit.register(settle)  # before the session's own end
 
 
 def shutdown() -> None:
     """Leave the job: what is pending fails. Programs hold the number of ranks they were compiled for. Idempotent."""
+    settle()
     front.shutdown()
+
+
+def settle() -> None:
+    """Wait for the programs that have been started: they need the job. What they fail with, their results tell."""
+    if session.is_initialized():
+        with contextlib.suppress(JaxRuntimeError):
+            jax.effects_barrier()
 
 
 def join() -> int:

@@ -149,11 +149,12 @@ def _transpose(cotangents: Any, *leaves: Any, call: Call) -> list[Any]:
 def _batch(leaves: Any, dims: Any, *, call: Call) -> tuple[list[Any], list[Any]]:
     """Take a batch of trees in one call: its dimension goes along, behind the rows where these are exchanged."""
     by_rows = call.kind in (ALLGATHER, ALLTOALL, REDUCESCATTER)
+    moved = [by_rows and isinstance(dim, int) for dim in dims]  # not those that are no batch
     placed = [
-        leaf if dim is batching.not_mapped or not by_rows else batching.moveaxis(leaf, dim, 1)
-        for leaf, dim in zip(leaves, dims, strict=True)
+        jax.numpy.moveaxis(leaf, dim, 1) if moves else leaf
+        for leaf, dim, moves in zip(leaves, dims, moved, strict=True)
     ]
-    after = [dim if dim is batching.not_mapped or not by_rows else 1 for dim in dims]
+    after = [1 if moves else dim for dim, moves in zip(dims, moved, strict=True)]
     return collective_p.bind(*placed, call=call), after
 
 

@@ -13,6 +13,9 @@ using AnyByName = nanobind::typed<nanobind::dict, nanobind::str, nanobind::any>;
 using AnyList = nanobind::typed<nanobind::list, nanobind::any>;
 using AnyTuple = nanobind::typed<nanobind::tuple, nanobind::any, nanobind::ellipsis>;
 
+/// The statistics of a step by name.
+IntByName fields_of(const StepStats& stats);
+
 void add_errors(nanobind::module_& module);
 void add_store(nanobind::module_& module);
 void add_runtime(nanobind::module_& module);

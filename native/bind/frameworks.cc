@@ -1,5 +1,6 @@
 // Which runtime the frameworks' handlers ask (frameworks/port.h).
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "bind/bind.h"
@@ -30,6 +31,19 @@ void close_to_frameworks(nb::handle_t<Runtime> self) {
     frameworks::port().close(runtime);
   }
   if (lent().is(self)) lent().reset();
+}
+
+/// Blocks without the interpreter's lock.
+nb::object next_framework_step(Runtime&) {
+  std::optional<frameworks::EndedStep> step;
+  {
+    const nb::gil_scoped_release released;
+    step = frameworks::port().next_step();
+  }
+  if (!step) return nb::none();
+  IntByName fields = fields_of(step->stats);
+  fields["detected"] = step->detected ? 1 : 0;
+  return fields;
 }
 
 /// What JAX registers, as it wants it.
@@ -69,7 +83,14 @@ void add_frameworks(nb::module_& module, nb::class_<Runtime>& runtime) {
       .def("open_to_frameworks", &open_to_frameworks, nb::sig("def open_to_frameworks(self) -> None"),
            "From now on handlers of frameworks ask this runtime.")
       .def("close_to_frameworks", &close_to_frameworks, nb::sig("def close_to_frameworks(self) -> None"),
-           "They do not any more, and what they have asked for is done. Call after `shutdown`.");
+           "They do not any more, and what they have asked for is done. Call after `shutdown`.")
+      .def(
+          "follow_framework_steps", [](Runtime&, bool detect) { frameworks::port().follow_steps(detect); },
+          nb::arg("detect"), "Keep the steps that end in programs; `detect`: also those that nobody marks.")
+      .def("next_framework_step", &next_framework_step,
+           nb::sig("def next_framework_step(self) -> dict[str, int] | None"),
+           "Waits for a step; None when `stop_framework_steps` was called and all are taken.")
+      .def("stop_framework_steps", [](Runtime&) { frameworks::port().stop_following(); });
 }
 
 }  // namespace ringtune::bind

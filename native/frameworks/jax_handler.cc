@@ -178,6 +178,7 @@ xla::Error* execute(const xla::CallFrame& frame) {
   for (const Outcome& outcome : outcomes) {
     if (outcome.failed()) return error_of(frame, outcome);
   }
+  if (plan.ends_step) port().end_step();
   if (gathers(plan.kind)) {
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
       if (const auto wrong = misfit(outcomes[i], *results[i], plan.names[i])) return error_of(frame, *wrong);

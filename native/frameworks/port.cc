@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "transport/thread.h"
 
@@ -187,6 +188,7 @@ Outcomes Port::run(Calls calls) {
     return outcomes;
   }
   Runtime& runtime = *use.runtime();
+  watch(runtime, calls);
   Runtime::begin_blocking();
   std::vector<Ticket> tickets;
   std::exception_ptr refused;
@@ -206,6 +208,7 @@ Outcomes Port::run(Calls calls) {
   }
   while (outcomes.size() < calls.size()) outcomes.push_back(outcome_of(refused));
   runtime.end_blocking();
+  waited();
   return outcomes;
 }
 
@@ -218,6 +221,7 @@ void Port::submit(Calls calls, Done done) {
   }
   try {
     for (const Submission& call : calls) use.runtime()->check(call);
+    watch(*use.runtime(), calls);
     const std::lock_guard lock(finished_mutex_);
     while (threads_.size() < kCompletionThreads) {
       threads_.push_back(start_thread("ringtune-done", [this] { complete_on_this_thread(); }));
@@ -246,10 +250,66 @@ void Port::complete_on_this_thread() {
     const std::unique_ptr<Pending> pending(finished_.front());
     finished_.pop_front();
     lock.unlock();
+    waited();
     pending->complete();
     leave();
     lock.lock();
   }
+}
+
+void Port::end_step() {
+  const Use use(*this);
+  if (use.runtime() == nullptr) return;
+  const std::lock_guard lock(steps_mutex_);
+  detecting_ = false;
+  add_step(*use.runtime(), false);
+}
+
+void Port::follow_steps(bool detect) {
+  const std::lock_guard lock(steps_mutex_);
+  following_ = true;
+  detecting_ = detect;
+  watch_ = StepWatch();
+  steps_.clear();
+}
+
+std::optional<EndedStep> Port::next_step() {
+  std::unique_lock lock(steps_mutex_);
+  stepped_.wait(lock, [this] { return !following_ || !steps_.empty(); });
+  if (steps_.empty()) return std::nullopt;
+  const EndedStep step = steps_.front();
+  steps_.pop_front();
+  return step;
+}
+
+void Port::stop_following() {
+  const std::lock_guard lock(steps_mutex_);
+  following_ = detecting_ = false;
+  stepped_.notify_all();
+}
+
+/// With the lock on steps.
+void Port::add_step(Runtime& runtime, bool detected) {
+  const EndedStep step{runtime.end_step(!detected), detected};
+  if (!following_) return;
+  steps_.push_back(step);
+  stepped_.notify_all();
+}
+
+void Port::watch(Runtime& runtime, const Calls& calls) {
+  const std::lock_guard lock(steps_mutex_);
+  if (!detecting_) return;
+  for (const Submission& call : calls) {
+    const Request& request = call.request;
+    const StepWatch::Token token =
+        StepWatch::token_of(request.kind, request.process_set, request.name, element_count(request));
+    if (!watch_.goes_on(token) && watch_.submitted(token, now_ns())) add_step(runtime, true);
+  }
+}
+
+void Port::waited() {
+  const std::lock_guard lock(steps_mutex_);
+  if (detecting_) watch_.waited();
 }
 
 Port& port() {

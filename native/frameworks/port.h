@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "base/home_process.h"
 #include "base/result_memory.h"
 #include "runtime/runtime.h"
+#include "runtime/step_watch.h"
 #include "runtime/submission.h"
 
 namespace ringtune::frameworks {
@@ -38,6 +40,12 @@ struct Outcome {
 using Calls = std::vector<Submission>;
 using Outcomes = std::vector<Outcome>;  // of each of them
 using Done = std::function<void(Outcomes)>;
+
+/// A step of the training that ended in a framework's program.
+struct EndedStep {
+  StepStats stats;
+  bool detected = false;  // where operations repeated themselves; false: the program has marked it
+};
 
 /// Thread-safe. One a process (`port()`); a test makes its own.
 class Port {
@@ -62,6 +70,15 @@ class Port {
   /// calling thread, before this returns. The memory of the calls must live until then.
   void submit(Calls calls, Done done);
 
+  /// A step ends here: the program marks it. From then on none is detected.
+  void end_step();
+  /// Steps are kept for next_step() from now on; with `detect`, until one is marked, also those that end where the
+  /// operations repeat themselves (runtime/step_watch.h), whichever threads ask for them.
+  void follow_steps(bool detect);
+  /// Blocks until a step has ended; empty when nobody follows any more and all are taken.
+  [[nodiscard]] std::optional<EndedStep> next_step();
+  void stop_following();
+
  private:
   class Pending;
   class Use;
@@ -70,6 +87,9 @@ class Port {
   void leave() noexcept;
   void finish(Pending* pending);
   void complete_on_this_thread();
+  void watch(Runtime& runtime, const Calls& calls);
+  void waited();
+  void add_step(Runtime& runtime, bool detected);
 
   mutable std::mutex mutex_;
   std::condition_variable unused_;
@@ -80,6 +100,12 @@ class Port {
   std::deque<Pending*> finished_;     // owned
   std::vector<std::thread> threads_;  // of completion; none until the first submit()
   bool stopping_ = false;
+  std::mutex steps_mutex_;
+  std::condition_variable stepped_;
+  StepWatch watch_;
+  std::deque<EndedStep> steps_;
+  bool following_ = false;
+  bool detecting_ = false;
 };
 
 /// The port of this process.

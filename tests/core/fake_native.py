@@ -271,6 +271,15 @@ class FakeRuntime:
     def close_to_frameworks(self) -> None:
         """No framework is near."""
 
+    def follow_framework_steps(self, detect: bool) -> None:
+        """No framework is near."""
+
+    def next_framework_step(self) -> None:
+        return None
+
+    def stop_framework_steps(self) -> None:
+        """No framework is near."""
+
     def shutdown(self, timeout_ns: int) -> None:
         self.down = True
 
