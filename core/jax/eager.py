@@ -30,8 +30,6 @@ def run(call: Call, leaves: Sequence[Any], *, fixed: bool = False) -> list[jax.A
         RuntimeFailure: The operation failed.
     """
     found = exchange(call, leaves, fixed=fixed)
-    if call.ends_step:
-        session.require().end_step()
     return [place(result, leaf) for result, leaf in zip(found, leaves, strict=True)]
 
 
@@ -53,6 +51,8 @@ def exchange(call: Call, leaves: Sequence[Any], *, fixed: bool = False) -> list[
                     f"tensor '{call.names[index]}': expected a result of shape {list(expected)}, but the ranks "
                     f"together have one of {list(result.shape)}: in jit, grad and vmap all ranks need equally many rows"
                 )
+    if call.ends_step:
+        session.require().end_step()
     return found
 
 

@@ -172,7 +172,10 @@ def test_importing_starts_nothing() -> None:
 
 @pytest.mark.parametrize("mark", [True, False], ids=["by the transformation", "where operations repeat"])
 def test_steps_end(mark: bool, fresh: GetJob) -> None:
-    for found in fresh().run(cases.steps_of_programs, mark=mark, count=60):
+    job = fresh()
+    if not mark and not job.run(cases.uses_handler)[0]:
+        pytest.skip("collectives that go through Python belong to no thread whose operations are watched")
+    for found in job.run(cases.steps_of_programs, mark=mark, count=60):
         assert found["detected"] == (0 if mark else found["steps"])
         # Fewer are detected: the first ones teach what repeats, and short ones are taken together.
         assert found["steps"] == 60 if mark else found["steps"] >= 1
