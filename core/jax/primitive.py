@@ -24,7 +24,7 @@ from ringtune.jax import eager, handler
 from ringtune.jax.call import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, KINDS, REDUCESCATTER, Call, gradient_factor
 
 
-class CollectiveEffect(effects.Effect):
+class CollectiveEffect(effects.Effect):  # type: ignore[misc]
     """That a program communicates."""
 
     def __str__(self) -> str:
