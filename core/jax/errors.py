@@ -7,7 +7,8 @@ import re
 from ringtune import errors
 from ringtune.errors import RingtuneError
 
-_OURS = re.compile(r"ringtune\.(?:errors\.)?([A-Z]\w+): (.*)", re.DOTALL)
+_OURS = re.compile(r"\bringtune\.([A-Z]\w+): (.*)", re.DOTALL)
+"""The handler's words (``native/frameworks/jax_handler.h``)."""
 
 
 def translate(error: BaseException) -> RingtuneError | None:

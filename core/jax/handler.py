@@ -7,10 +7,29 @@ import warnings
 from typing import Any
 
 import jax
+from jax._src import effects
 
 from ringtune import native
 
 TARGET = "ringtune_collective"
+
+
+class CollectiveEffect(effects.Effect):  # type: ignore[misc]
+    """That a program communicates; ordered, so that JAX chains such operations by tokens."""
+
+    def __str__(self) -> str:
+        return "Collective"
+
+
+EFFECT = CollectiveEffect()
+for _allowed in (
+    effects.lowerable_effects,
+    effects.ordered_effects,
+    effects.control_flow_allowed_effects,
+    effects.custom_derivatives_allowed_effects,
+    effects.remat_allowed_effects,
+):
+    _allowed.add_type(CollectiveEffect)
 
 _CHAINED_SINCE = (0, 5)
 """Versions of jaxlib before end the process when they meet a token among a custom call's operands."""
@@ -72,4 +91,4 @@ def watch_tokens() -> None:
 def _forget_tokens() -> None:
     """Let later programs run after one has failed: its token has failed too, and they would wait for it."""
     for tokens in _tokens:
-        tokens["current_tokens"] = {}
+        tokens.get("current_tokens", {}).pop(EFFECT, None)

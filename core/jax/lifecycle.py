@@ -29,8 +29,8 @@ def init(process_sets: Sequence[ProcessSet] | None = None) -> None:
     """
     front.init(process_sets)
     session.require().follow_programs()
-    atexit.unregister(settle)
-    atexit.register(settle)  # before the session's own end
+    atexit.unregister(_settle_at_exit)
+    atexit.register(_settle_at_exit)  # before the session's own end
 
 
 def shutdown() -> None:
@@ -58,3 +58,8 @@ def join() -> int:
     if is_traced(()):
         raise InvalidArgument("join() inside a program that is being traced: call it outside of jit, grad and vmap")
     return front.join()
+
+
+def _settle_at_exit() -> None:
+    if session.exit_code() is None:  # after an exception, other ranks may never come to what was started
+        settle()

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import effects
 from jax._src.callback import _OrderedIOEffect
 from jax._src.interpreters import batching, mlir
 from jax._src.lib.mlir.dialects import hlo
@@ -19,27 +18,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad
 
 from ringtune.common.reductions import Average, Sum
-from ringtune.errors import InvalidArgument, NotSupported
+from ringtune.errors import InvalidArgument, NotSupported, RingtuneError
 from ringtune.jax import eager, handler
 from ringtune.jax.call import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, KINDS, REDUCESCATTER, Call, gradient_factor
-
-
-class CollectiveEffect(effects.Effect):  # type: ignore[misc]
-    """That a program communicates."""
-
-    def __str__(self) -> str:
-        return "Collective"
-
-
-_EFFECT = CollectiveEffect()
-for _allowed in (
-    effects.lowerable_effects,
-    effects.ordered_effects,
-    effects.control_flow_allowed_effects,
-    effects.custom_derivatives_allowed_effects,
-    effects.remat_allowed_effects,
-):
-    _allowed.add_type(CollectiveEffect)
 
 collective_p = Primitive("ringtune_collective")
 collective_p.multiple_results = True
@@ -53,7 +34,7 @@ def _abstract(*leaves: Any, call: Call) -> tuple[list[Any], set[Any]]:
     results = [
         jax.core.ShapedArray(call.result_shape(leaf.shape, index), leaf.dtype) for index, leaf in enumerate(leaves)
     ]
-    return results, {_EFFECT if handler.in_use() else _OrderedIOEffect}
+    return results, {handler.EFFECT if handler.in_use() else _OrderedIOEffect}
 
 
 def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
@@ -61,7 +42,7 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
         through_python = mlir.lower_fun(_callback, multiple_results=True)
         return through_python(ctx, *operands, call=call)
     handler.watch_tokens()
-    token = ctx.tokens_in.get(_EFFECT)
+    token = ctx.tokens_in.get(handler.EFFECT)
 
     def layouts(avals: Any) -> list[tuple[int, ...]]:
         return [(), *(tuple(reversed(range(len(aval.shape)))) for aval in avals)]
@@ -77,7 +58,7 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
         result_layouts=layouts(ctx.avals_out),
     )
     after, *results = made.results
-    ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({_EFFECT: after})))
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({handler.EFFECT: after})))
     return results
 
 
@@ -92,7 +73,14 @@ def _callback(*leaves: Any, call: Call) -> Any:
     results = [
         jax.ShapeDtypeStruct(call.result_shape(leaf.shape, index), leaf.dtype) for index, leaf in enumerate(leaves)
     ]
-    return io_callback(lambda *arrays: eager.exchange(call, arrays, fixed=True), results, *leaves, ordered=True)
+
+    def ask(*arrays: Any) -> Any:
+        try:
+            return eager.exchange(call, arrays, fixed=True)
+        except RingtuneError as error:  # in the handler's words: XLA passes on nothing but text
+            raise RuntimeError(f"ringtune.{type(error).__name__}: {error}") from None
+
+    return io_callback(ask, results, *leaves, ordered=True)
 
 
 def _jvp(primals: Any, tangents: Any, *, call: Call) -> tuple[list[Any], list[Any]]:

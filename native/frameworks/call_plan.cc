@@ -39,7 +39,9 @@ CallPlan parse_call_plan(std::string_view text) {
   const auto kind = take_number<std::uint8_t>(line, whole);
   if (kind > static_cast<std::uint8_t>(kLastCollectiveKind)) refuse_plan(whole);
   plan.kind = static_cast<CollectiveKind>(kind);
-  plan.op = reduce_op_from_wire(take_number<std::uint8_t>(line, whole));
+  const auto op = take_number<std::uint8_t>(line, whole);
+  if (op > static_cast<std::uint8_t>(ReduceOp::kProduct)) refuse_plan(whole);
+  plan.op = static_cast<ReduceOp>(op);
   plan.root = take_number<int>(line, whole);
   plan.process_set = take_number<std::uint32_t>(line, whole);
   plan.wire = take_number<int>(line, whole);

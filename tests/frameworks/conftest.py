@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from tests.frameworks import cases
-from tests.jobs.launching import CONTEXT, Job, stop_server, variables
-
-CONTEXT.set_forkserver_preload(["numpy", "ringtune.numpy", "jax", "optax", "ringtune.jax", "tests.frameworks.cases"])
+from tests.jobs.launching import Job, stop_server, variables
 
 
 @pytest.fixture(scope="module")

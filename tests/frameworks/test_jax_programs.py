@@ -79,6 +79,35 @@ def test_the_handler_is_in_use_where_custom_calls_have_an_order(job: GetJob) -> 
     assert job().run(cases.uses_handler) == [expected, expected]
 
 
+def test_an_elastic_state_is_kept(job: GetJob) -> None:
+    job().run(cases.elastic_state)
+
+
+def test_a_lost_rank_is_recognised_in_the_elastic_loop(fresh: GetJob) -> None:
+    job = fresh()
+    survivor, dead = job.attempt(cases.lost)
+    assert dead is None and survivor[0].startswith("PeerLost: "), survivor
+    assert "rank 1" in survivor[0]
+
+
+def test_errors_of_the_script_leave_the_elastic_loop_as_they_are(fresh: GetJob) -> None:
+    for said in fresh(1).run(cases.other_errors):
+        assert "of the script" in said and "HorovodInternalError" not in said
+
+
+def test_where_the_handler_is_refused_the_way_leads_through_python(fresh: GetJob) -> None:
+    for *said, failure in fresh().run(cases.through_python):
+        assert len(said) == 1 and "inside jit, collectives go through Python" in said[0]
+        assert failure.startswith("Mismatch: Mismatched ALLREDUCE tensor shapes")
+
+
+@SIZES
+def test_a_train_state_of_flax_trains_as_on_one_rank(size: int, job: GetJob) -> None:
+    pytest.importorskip("flax", reason="flax is not installed here")
+    for ours, alone in job(size).run(cases.flax_training):
+        assert ours == pytest.approx(alone, rel=1e-9) and alone < 0.5
+
+
 OFFSETS = """
 #include "xla/ffi/api/c_api.h"
 #include "frameworks/xla_ffi.h"

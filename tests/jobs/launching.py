@@ -1,8 +1,8 @@
 """Jobs of real processes for tests: N ranks on this host that run functions sent to them.
 
-Ranks are forked from a server that has imported torch already, so a rank starts in some milliseconds. A test sends a
-function of a module to all ranks and gets their results; one that does not answer in time fails the test, and every
-process is killed when its job ends, whatever happened.
+Ranks are forked from a server that has imported torch already, or what there is of other frameworks, so a rank starts
+in some milliseconds. A test sends a function of a module to all ranks and gets their results; one that does not answer
+in time fails the test, and every process is killed when its job ends, whatever happened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from tests.ports import free_port
 
 CONTEXT = multiprocessing.get_context("forkserver")
-# torch._dynamo: the first optimizer of a process imports it, which takes a second.
+# torch._dynamo: the first optimizer of a process imports it, which takes a second. What is absent is left out.
 CONTEXT.set_forkserver_preload(
     [
         "torch",
@@ -33,6 +33,9 @@ CONTEXT.set_forkserver_preload(
         "tests.jobs.cases.common",
         "tests.jobs.cases.training",
         "tests.jobs.cases.group",
+        "optax",
+        "ringtune.jax",
+        "tests.frameworks.cases",
     ]
 )
 

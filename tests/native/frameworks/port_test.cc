@@ -7,6 +7,7 @@
 #include <future>
 #include <string>
 
+#include "base/clock.h"
 #include "runtime/job.h"
 
 namespace ringtune::frameworks {
@@ -197,6 +198,34 @@ TEST(Port, ACallbackMayAskForMoreOnAThreadOfThePort) {
     next(9);
     EXPECT_EQ(last.get_future().get(), "ringtune-done");
     EXPECT_EQ(data.front(), 1 << 10);
+  });
+}
+
+TEST(Port, StepsEndWhereAProgramMarksThemOrRepeatsItself) {
+  PortJob ports(2);
+  ports.job.on_every_rank([&](int rank) {
+    Port& port = ports.at(rank);
+    const auto step = [&] {
+      for (const char* name : {"a", "b", "c"}) {
+        std::vector<std::int32_t> data(8, 1);
+        EXPECT_EQ(port.run(one(allreduce_of(name, data))).front().error, "");
+      }
+    };
+    port.follow_steps(true);
+    const std::int64_t until = now_ns() + 60'000'000'000;
+    std::future<std::optional<EndedStep>> first = std::async(std::launch::async, [&] { return port.next_step(); });
+    // Both ranks take as many turns: steps that are too short are taken together, at the same places.
+    for (int turn = 0; turn < 4000 && now_ns() < until; ++turn) step();
+    EXPECT_TRUE(first.get().value().detected);
+    port.end_step();
+    std::optional<EndedStep> next = port.next_step();
+    while (next && next->detected) next = port.next_step();  // what was detected before the mark
+    ASSERT_TRUE(next);
+    for (int turn = 0; turn < 100; ++turn) step();
+    port.stop_following();
+    EXPECT_FALSE(port.next_step()) << "none is detected once one was marked";
+    port.end_step();
+    EXPECT_FALSE(port.next_step()) << "nobody follows";
   });
 }
 
