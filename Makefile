@@ -167,7 +167,7 @@ SANITIZERS := address,undefined thread
 # Every n-th test over a table of values (dtypes, sizes, ranks, processors) is run under sanitizers, and all others.
 SWEPT_PART ?= 1
 # What has several threads. control and fusion are machines that one thread drives, device computes.
-sanitized_folders = $(if $(filter thread,$(1)),-DRINGTUNE_TEST_FOLDERS="base;trace;merging;transport;collective;runtime")
+sanitized_folders = $(if $(filter thread,$(1)),-DRINGTUNE_TEST_FOLDERS="base;trace;merging;transport;collective;runtime;frameworks")
 
 test-sanitize: build-sanitize ## Native tests under ASan+UBSan, and those with threads under TSan
 	@for sanitizers in $(SANITIZERS); do \
@@ -182,6 +182,12 @@ build-sanitize: $(STAMPS)/venv
 	  $(call build,build/native-$(firstword $(subst $(comma), ,$(sanitizers))),-DRINGTUNE_PYTHON=OFF -DRINGTUNE_TESTS=ON \
 	    $(call sanitized,$(sanitizers)) $(call sanitized_folders,$(sanitizers)) \
 	    -DRINGTUNE_SWEPT_PART=$(SWEPT_PART),ringtune_tests);)
+
+# Environments in build/frameworks/, 0.3 to 1.6 GB each. FRAMEWORKS="jax ..." runs only those.
+FRAMEWORKS ?=
+.PHONY: test-frameworks
+test-frameworks: $(STAMPS)/install ## Tests of JAX and other frameworks, each in an environment of its own (FRAMEWORKS="jax")
+	@PYTEST_ARGS="$(PYTEST_ARGS)" .ci/test-frameworks "$(BIN)/python" $(FRAMEWORKS)
 
 # Without .venv: with what PYTHON has, so that a machine needs torch with CUDA and no package index.
 .PHONY: test-gpu bench-gpu

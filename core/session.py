@@ -119,6 +119,10 @@ class Session(Tickets):
         """Close the present step: count it, log it and tell the extensions. None is detected from then on."""
         return self._steps.end()
 
+    def follow_programs(self) -> None:
+        """Count also the steps that end in a framework's compiled programs; they are told by a thread of their own."""
+        self._steps.follow_programs()
+
     def _step_ended(self, stats: StepStats) -> None:
         self._meters.step_ended(stats)
         self._recording.step_ended(stats.step)
@@ -264,7 +268,7 @@ class Session(Tickets):
         self.closed = True
         how, failed = departure(at_exit=at_exit)
         state.current = None if state.current is self else state.current
-        self._steps.stop()
+        self._steps.close()
         self._extensions.on_close()
         self._meters.close()
         for leave in (self._recording.close, lambda: self._runtime.shutdown(_LEAVE_TIMEOUT_NS, how, failed)):
@@ -272,6 +276,7 @@ class Session(Tickets):
                 leave()
             except (RingtuneError, self._error) as error:  # the session is closing, so a warning is all that is left
                 warn(f"[rank {self.rank}] while leaving the job: {error}")
+        self._runtime.close_to_frameworks()
         self._extensions.after_close()
         if self.run_folder is not None and self.rank == 0 and not self.config.launcher:
             try:
@@ -280,7 +285,8 @@ class Session(Tickets):
                 warn(f"[rank 0] how the job ended is not noted: {error}")
 
     def begin(self) -> None:
-        """Start what the settings ask for: run folder, timeline, extensions."""
+        """Start what the settings ask for: run folder, timeline, extensions. Compiled code reaches the runtime then."""
+        self._runtime.open_to_frameworks()
         config = self.config
         if self.size > 1:
             stack_source.offer()

@@ -20,6 +20,8 @@ GUIDES = (
     "quickstart", "horovod", "ddp", "ddp-walk", "walk", "tuning", "elastic", "hosts", "dashboard", "troubleshooting",
     "faq",
 )  # fmt: skip
+# Those of frameworks, which run in tests/frameworks, in an environment of the framework.
+FRAMEWORK_GUIDES = ("jax",)
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

@@ -9,25 +9,15 @@ import numpy as np
 
 from ringtune import session
 from ringtune.common.argument_checks import overlaps
+from ringtune.common.dtypes import NUMBERS, check_reduced
 from ringtune.errors import InvalidArgument
 from ringtune.gpu import arrays as on_gpu
 from ringtune.operations import HOST, Device
 
 Array = np.ndarray[Any, Any]
 
-DTYPES = {
-    "uint8": 0,
-    "int8": 1,
-    "int16": 2,
-    "int32": 3,
-    "int64": 4,
-    "float16": 5,
-    "bfloat16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bool": 9,
-}
-"""Numbers of ``native/base/dtype.h`` by NumPy's names; bfloat16 is that of the package ml_dtypes."""
+DTYPES = NUMBERS
+"""Numbers by NumPy's names; bfloat16 is that of the package ml_dtypes."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +44,11 @@ class Buffers:
         return self.output
 
 
-def number_of_dtype(array: Any, what: str) -> int:
+def number_of_dtype(array: Any, what: str, *, reduces: bool = False) -> int:
     """Return the runtime's number of an array's dtype.
 
     Raises:
-        InvalidArgument: It is no array, or of a dtype that cannot travel.
+        InvalidArgument: It is no array, or of a dtype that cannot travel, or (if ``reduces``) not be reduced.
     """
     if _is_foreign(array) and not on_gpu.is_on_gpu(array):
         raise InvalidArgument(
@@ -69,6 +59,8 @@ def number_of_dtype(array: Any, what: str) -> int:
     number = DTYPES.get(getattr(array.dtype, "name", ""))
     if number is None:
         raise InvalidArgument(f"{what}: dtype {array.dtype} is not supported; supported: {', '.join(DTYPES)}")
+    if reduces:
+        check_reduced(array.dtype.name, what)
     return number
 
 

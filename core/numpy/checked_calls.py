@@ -13,13 +13,19 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def check_array(value: Any, what: str) -> None:
-    """Refuse what cannot be reduced."""
+    """Refuse what cannot travel."""
     number_of_dtype(value, what)
 
 
-_CHECKS = {**COMMON, "array": check_array, "arrays": check_each(check_array)}
+def check_reduced_array(value: Any, what: str) -> None:
+    """Refuse what cannot be reduced."""
+    number_of_dtype(value, what, reduces=True)
+
+
+_MOVES = {**COMMON, "array": check_array, "arrays": check_each(check_array)}
+_REDUCES = {**COMMON, "array": check_reduced_array, "arrays": check_each(check_reduced_array)}
 
 
 def checked(function: _Function) -> _Function:
     """Put the checks of all arguments before a collective."""
-    return argument_checks.checked(function, _CHECKS)
+    return argument_checks.checked(function, _REDUCES if "reduce" in function.__name__ else _MOVES)

@@ -295,7 +295,7 @@ def reducescatter_async(
     """
     if resolve_op(None, op) not in (Average, Sum):
         raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
-    number, dtype = number_of(process_set), number_of_dtype(array, "reducescatter")
+    number, dtype = number_of(process_set), number_of_dtype(array, "reducescatter", reduces=True)
     if array.ndim == 0:
         raise InvalidArgument("reducescatter of a scalar: it needs at least one dimension to split along")
     source = readable(array)

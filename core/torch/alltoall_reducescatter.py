@@ -125,7 +125,7 @@ def _make_reducescatter(
     tensor: torch.Tensor, reduction: Reduction, process_set: ProcessSet, what: str
 ) -> tuple[Reducescatter, list[Any]]:
     """Describe a reducescatter that has no name yet; returns it and what must be kept, as `handles.make_allreduce`."""
-    number = handles.dtype_number(tensor)
+    number = handles.dtype_number(tensor, what, reduces=True)
     if tensor.dim() == 0:
         raise InvalidArgument(f"{what} of a scalar: it needs at least one dimension to split along")
     source = contents(tensor)

@@ -17,13 +17,24 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def check_input(value: Any, what: str) -> None:
-    """Refuse what cannot be reduced."""
+    """Refuse what cannot travel."""
     handles.dtype_number(value, what)
 
 
 def check_in_place(value: Any, what: str) -> None:
-    """Refuse what cannot be reduced in place."""
+    """Refuse what no result can be written into."""
     handles.dtype_number(value, what)
+    check_target(value, what)
+
+
+def check_reduced_input(value: Any, what: str) -> None:
+    """Refuse what cannot be reduced."""
+    handles.dtype_number(value, what, reduces=True)
+
+
+def check_reduced_in_place(value: Any, what: str) -> None:
+    """Refuse what cannot be reduced in place."""
+    handles.dtype_number(value, what, reduces=True)
     check_target(value, what)
 
 
@@ -48,8 +59,13 @@ def check_compression(value: Any, what: str) -> None:
 
 
 _CHECKS: Mapping[str, Check] = {**COMMON, "out": check_out, "compression": check_compression}
-_NEW = {**_CHECKS, "tensor": check_input, "tensors": check_each(check_input)}
-_IN_PLACE = {**_CHECKS, "tensor": check_in_place, "tensors": check_each(check_in_place)}
+_BY_FORM: Mapping[tuple[bool, bool], Check] = {
+    (False, False): check_input,
+    (False, True): check_in_place,
+    (True, False): check_reduced_input,
+    (True, True): check_reduced_in_place,
+}
+"""The check of a tensor, by whether it is reduced and whether that is done in place."""
 
 
 def checked(function: _Function) -> _Function:
@@ -61,7 +77,8 @@ def checked_with(**own: Check) -> Callable[[_Function], _Function]:
     """Do the same with other rules for some arguments."""
 
     def decorate(function: _Function) -> _Function:
-        checks = _IN_PLACE if function.__name__.endswith("_") else _NEW
-        return argument_checks.checked(function, {**checks, **own})
+        check = _BY_FORM["reduce" in function.__name__, function.__name__.endswith("_")]
+        tensors = {"tensor": check, "tensors": check_each(check)}
+        return argument_checks.checked(function, {**_CHECKS, **tensors, **own})
 
     return decorate

@@ -14,6 +14,7 @@ import torch
 
 from ringtune import session
 from ringtune.common import process_sets
+from ringtune.common.dtypes import NUMBERS, check_reduced
 from ringtune.common.handles import Handles
 from ringtune.common.handles import Pending as Pending
 from ringtune.common.process_sets import wire_name as wire_name
@@ -24,18 +25,9 @@ from ringtune.torch import devices, persistent
 from ringtune.torch.memory_check import check_target, check_tensor, contents, is_own
 
 DTYPES: dict[torch.dtype, int] = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 2,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.bfloat16: 6,
-    torch.float32: 7,
-    torch.float64: 8,
-    torch.bool: 9,
+    getattr(torch, name): number for name, number in NUMBERS.items() if hasattr(torch, name)
 }
-"""Numbers of ``native/base/dtype.h``."""
+"""Numbers of ``native/base/dtype.h``; torch before 2.3 has no uint16, uint32 and uint64."""
 
 _contiguous_like = functools.partial(torch.empty_like, memory_format=torch.contiguous_format)
 
@@ -52,12 +44,13 @@ def reset() -> None:
     process_sets.unnamed.clear()
 
 
-def dtype_number(tensor: torch.Tensor, what: str = "tensor") -> int:
+def dtype_number(tensor: torch.Tensor, what: str = "tensor", *, reduces: bool = False) -> int:
     """Return the runtime's number of the tensor's dtype.
 
     Args:
         tensor: Any value.
         what: What it is, for messages: function and argument.
+        reduces: It is to be reduced, not only moved.
 
     Raises:
         InvalidArgument: The tensor's values are not in memory (`ringtune.torch.memory_check`), it is of a dtype that
@@ -75,6 +68,8 @@ def dtype_number(tensor: torch.Tensor, what: str = "tensor") -> int:
             f"{what}: Tensor type {tensor.type()} is not supported; supported: "
             f"{', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)}"
         )
+    if reduces:
+        check_reduced(str(tensor.dtype).removeprefix("torch."), what)
     return number
 
 
@@ -105,7 +100,7 @@ def make_allreduce(
     Returns:
         The operation, and what must be kept; `settle` moves a result that lies in scratch memory.
     """
-    number = dtype_number(tensor)
+    number = dtype_number(tensor, reduces=True)
     source, target = _memory_of(tensor, output)
     operation = Allreduce(
         name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, *reduction[:3],

@@ -26,6 +26,11 @@ constexpr std::array<DTypeRow, kDTypeCount> kDTypes{{
     {"float32", 4, true},
     {"float64", 8, true},
     {"bool", 1, false},
+    {"uint16", 2, false},
+    {"uint32", 4, false},
+    {"uint64", 8, false},
+    {"complex64", 8, false},
+    {"complex128", 16, false},
 }};
 
 constexpr std::array<std::string_view, 6> kOps{"Average", "Sum", "Adasum", "Min", "Max", "Product"};
@@ -53,7 +58,10 @@ bool is_floating(DType dtype) noexcept {
 }
 
 DType dtype_from_wire(std::uint8_t value) {
-  if (value >= kDTypes.size()) throw Protocol("a peer sent dtype number " + std::to_string(value) + ", known are 0..9");
+  if (value >= kDTypes.size()) {
+    throw Protocol("a peer sent dtype number " + std::to_string(value) + ", known are 0.." +
+                   std::to_string(kDTypeCount - 1));
+  }
   return static_cast<DType>(value);
 }
 

@@ -18,8 +18,15 @@ enum class DType : std::uint8_t {
   kFloat32 = 7,
   kFloat64 = 8,
   kBool = 9,
+  // From here on they are moved only: gathered, broadcast, exchanged.
+  kUint16 = 10,
+  kUint32 = 11,
+  kUint64 = 12,
+  kComplex64 = 13,
+  kComplex128 = 14,
 };
-inline constexpr int kDTypeCount = 10;
+inline constexpr int kReducedDTypeCount = 10;
+inline constexpr int kDTypeCount = 15;
 
 /// Values 0..5 are Horovod's `Average, Sum, Adasum, Min, Max, Product`.
 enum class ReduceOp : std::uint8_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
@@ -28,6 +35,8 @@ enum class ReduceOp : std::uint8_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin =
 [[nodiscard]] std::string_view name_of(DType dtype);  // "float32"
 [[nodiscard]] std::string_view name_of(ReduceOp op);  // "Average"
 [[nodiscard]] bool is_floating(DType dtype) noexcept;
+/// Whether its elements can be reduced, and not only moved.
+[[nodiscard]] constexpr bool is_reduced(DType dtype) noexcept { return static_cast<int>(dtype) < kReducedDTypeCount; }
 /// Wire value -> enum; throws Protocol when out of range.
 [[nodiscard]] DType dtype_from_wire(std::uint8_t value);
 [[nodiscard]] ReduceOp reduce_op_from_wire(std::uint8_t value);

@@ -123,17 +123,7 @@ TrafficByKind traffic(const Runtime& self) {
   return kinds;
 }
 
-IntByName end_step(Runtime& self, bool told) {
-  const StepStats stats = self.end_step(told);
-  IntByName fields = to_dict(stats.values);
-  fields["step"] = stats.step;
-  fields["knobs_version"] = stats.knobs_version;
-  fields["begin_ns"] = stats.begin_ns;
-  fields["end_ns"] = stats.end_ns;
-  fields["world_step"] = stats.world_step;
-  fields["world_step_ns"] = stats.world_step_ns;
-  return fields;
-}
+IntByName end_step(Runtime& self, bool told) { return fields_of(self.end_step(told)); }
 
 /// Calls `ended` where a step ends that nobody marks; None ends that.
 void watch_steps(Runtime& self, const nb::object& ended) {
@@ -305,6 +295,17 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
 
 }  // namespace
 
+IntByName fields_of(const StepStats& stats) {
+  IntByName fields = to_dict(stats.values);
+  fields["step"] = stats.step;
+  fields["knobs_version"] = stats.knobs_version;
+  fields["begin_ns"] = stats.begin_ns;
+  fields["end_ns"] = stats.end_ns;
+  fields["world_step"] = stats.world_step;
+  fields["world_step_ns"] = stats.world_step_ns;
+  return fields;
+}
+
 void add_runtime(nb::module_& module) {
   add_options(module);
   nb::class_<Runtime> runtime(module, "Runtime", "The runtime of one rank.");
@@ -341,6 +342,7 @@ void add_runtime(nb::module_& module) {
   add_allreduce_and_tickets(runtime);
   add_collectives(runtime);
   add_devices(runtime);
+  add_frameworks(module, runtime);
   add_tuning_and_tracing(runtime);
 }
 

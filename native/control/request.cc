@@ -183,6 +183,11 @@ Request read_request(ByteReader& in) {
   request.kind = static_cast<CollectiveKind>(kind);
   request.contribution = read_contribution(head, request);
   request.dtype = dtype_from_wire(in.u8());
+  const bool reduces = request.kind == CollectiveKind::kAllreduce || request.kind == CollectiveKind::kReducescatter;
+  if (reduces && !is_reduced(request.dtype)) {
+    throw Protocol("a peer submitted tensor '" + request.name + "' of type " + std::string(name_of(request.dtype)) +
+                   " to be reduced");
+  }
   request.op = reduce_op_from_wire(in.u8());
   request.root = in.i32();
   request.process_set = in.u32();

@@ -74,7 +74,7 @@ namespace {
 device::ReduceKernel reduction(DType dtype, ReduceOp op) {
   const auto row = static_cast<std::size_t>(dtype);
   const auto column = static_cast<std::size_t>(op);
-  RINGTUNE_CHECK_LT(row, std::size_t{kDTypeCount}, "no such dtype");
+  RINGTUNE_CHECK_LT(row, std::size_t{kReducedDTypeCount}, "no dtype that is reduced");
   RINGTUNE_CHECK_LT(column, device::kReduceOpCount, "no such reduction");
   const device::ReduceKernel kernel = device::kernels().reduce[row][column];
   RINGTUNE_CHECK(kernel != nullptr, name_of(op), " is no reduction of two numbers; it is composed above the kernels");

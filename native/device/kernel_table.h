@@ -52,7 +52,7 @@ using FetchKernel = void (*)(std::byte* out, const std::byte* in, std::size_t by
 
 struct KernelTable {
   const char* isa;
-  std::array<ReduceRow, kDTypeCount> reduce;  // by the numeric value of DType
+  std::array<ReduceRow, kReducedDTypeCount> reduce;  // by the numeric value of DType
   ConvertTable convert;
   std::array<WidenRow, 2> widen;  // from float16, from bfloat16
   FetchKernel fetch;

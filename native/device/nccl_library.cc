@@ -93,6 +93,11 @@ std::optional<int> nccl_dtype(DType dtype) noexcept {
       return 9;
     case DType::kInt16:
     case DType::kBool:
+    case DType::kUint16:
+    case DType::kUint32:
+    case DType::kUint64:
+    case DType::kComplex64:
+    case DType::kComplex128:
       return std::nullopt;
   }
   return std::nullopt;

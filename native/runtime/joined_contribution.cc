@@ -9,7 +9,7 @@ namespace ringtune {
 namespace {
 
 struct Pattern {
-  std::byte bytes[8];
+  std::byte bytes[16];
 };
 
 template <typename T>
@@ -65,6 +65,12 @@ Pattern neutral_of(DType dtype, ReduceOp op) {
     case DType::kBool:  // and for Min and Product, or for the others
       return integer_of<std::uint8_t>(op == ReduceOp::kMin || op == ReduceOp::kProduct ? ReduceOp::kProduct
                                                                                        : ReduceOp::kSum);
+    case DType::kUint16:
+    case DType::kUint32:
+    case DType::kUint64:
+    case DType::kComplex64:
+    case DType::kComplex128:
+      return {};  // moved, not reduced: zeros
   }
   RINGTUNE_CHECK(false, "no such dtype");
   return {};

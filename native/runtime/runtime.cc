@@ -68,6 +68,13 @@ Ticket Runtime::submit(Submission submission) {
   return impl_->submit(std::move(submission), nullptr);
 }
 
+Ticket Runtime::submit(Submission submission, FinishListener& listener) {
+  own().check(submission);
+  return impl_->submit(std::move(submission), &listener);
+}
+
+void Runtime::check(const Submission& submission) const { own().check(submission); }
+
 Ticket Runtime::submit(const AllreduceCall& call) {
   std::size_t bytes = 0;
   const Ticket ticket = own().enter(call, bytes);

@@ -22,6 +22,11 @@ void check_memory(const Submission& submission) {
 }
 
 void check_reduction(const Request& request, int size) {
+  if (!is_reduced(request.dtype)) {
+    refuse(request, std::string(name_of(request.dtype)) +
+                        " is not reduced, only gathered, broadcast and exchanged (allgather, broadcast, alltoall): "
+                        "cast it to a signed or floating dtype first");
+  }
   const bool scales = request.prescale != 1.0 || request.postscale != 1.0 || request.op == ReduceOp::kAverage;
   if (request.dtype == DType::kBool && scales) {
     refuse(request, "bool cannot be averaged or scaled; use Sum, Min, Max or Product");

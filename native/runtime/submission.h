@@ -1,6 +1,7 @@
 // A collective as a caller states it, and what can be refused about it without asking another rank.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -23,6 +24,7 @@ struct Submission {
   void* output = nullptr;
   std::vector<std::int64_t> splits = {};   // alltoall: rows for each member of the set; empty = equal shares
   std::optional<DevicePlace> device = {};  // where the addresses are of; empty = host memory
+  std::size_t room = 0;                    // allgather, alltoall: bytes at `output` for a result of just that size
 };
 
 /// `members`: global ranks of the process set, ascending; `rank`: this one. Throws InvalidArgument.

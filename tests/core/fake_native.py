@@ -265,6 +265,21 @@ class FakeRuntime:
     def record_range(self, name: str, begin_ns: int, end_ns: int) -> None:
         self.ranges.append(name)
 
+    def open_to_frameworks(self) -> None:
+        """No framework is near."""
+
+    def close_to_frameworks(self) -> None:
+        """No framework is near."""
+
+    def follow_framework_steps(self, detect: bool) -> None:
+        """No framework is near."""
+
+    def next_framework_step(self) -> None:
+        return None
+
+    def stop_framework_steps(self) -> None:
+        """No framework is near."""
+
     def shutdown(self, timeout_ns: int, how: str = "", failed: bool = False) -> None:
         self.down = True
         self.departure = (how, failed)

@@ -90,7 +90,7 @@ def test_arrays_that_cannot_be_written_are_refused_in_place(opened: Open) -> Non
 
 
 @pytest.mark.parametrize(
-    "params", [[(1, 2, 3)], {"a": 5}, {"a": torch.ones(1, dtype=torch.complex64)}, {1: torch.ones(1)}]
+    "params", [[(1, 2, 3)], {"a": 5}, {"a": torch.ones(1, dtype=torch.complex32)}, {1: torch.ones(1)}]
 )
 def test_parameters_are_looked_at_before_any_is_sent(params: Any, opened: Open) -> None:
     now = opened(2)

@@ -128,23 +128,6 @@ def test_a_name_travels_with_its_kind(form: str, opened: Open) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
-def test_every_dtype_keeps_its_values(form: str, dtype: torch.dtype, opened: Open) -> None:
-    opened()
-    tensor = torch.tensor([1, 0, 1]).to(dtype)
-    result = call(form, tensor.clone())
-    assert result.dtype is dtype and torch.equal(result, tensor)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", [torch.complex64], ids=str)
-def test_other_dtypes_are_refused(form: str, dtype: torch.dtype, opened: Open) -> None:
-    opened()
-    with pytest.raises(ValueError, match=r"Tensor type torch.ComplexFloatTensor is not supported"):
-        call(form, torch.ones(1, dtype=dtype))
-
-
-@pytest.mark.parametrize("form", FORMS)
 def test_other_devices_are_refused(form: str, opened: Open) -> None:
     opened()
     with pytest.raises(InvalidArgument, match="is on meta: only tensors on the CPU and on CUDA devices are reduced"):
@@ -319,7 +302,7 @@ def test_an_empty_group_is_refused(form: str, opened: Open) -> None:
 
 def test_a_group_with_a_bad_member_submits_nothing(opened: Open) -> None:
     now = opened()
-    with pytest.raises(ValueError, match="not supported"):
+    with pytest.raises(ValueError, match="not reduced"):
         hvd.grouped_allreduce([torch.ones(1), torch.ones(1, dtype=torch.complex64)])
     assert fake_of(now).calls == []
 

@@ -27,9 +27,24 @@ ROOMS: dict[str, tuple[str, ...]] = {
 TIMELINE = ("vocabulary", "units", "frames", "spans", "database", "reading", "analysis", "merging", "runs", "importing")
 UPPER = ("timeline", "tuner", "dashboard", "benchmarks")
 # `import ringtune` and reading a trace must work with Python alone; these are heavy or may be absent.
-HEAVY = {"torch", "torchvision", "dash", "plotly", "optuna", "scipy", "sklearn", "cupy", "mpi4py"}
+HEAVY = {
+    "torch", "torchvision", "jax", "optax", "tensorflow", "dash", "plotly", "optuna", "scipy", "sklearn", "cupy",
+    "mpi4py",
+}  # fmt: skip
 
-NATIVE = ("base", "trace", "merging", "transport", "device", "collective", "fusion", "control", "runtime", "bind")
+NATIVE = (
+    "base",
+    "trace",
+    "merging",
+    "transport",
+    "device",
+    "collective",
+    "fusion",
+    "control",
+    "runtime",
+    "frameworks",
+    "bind",
+)
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z_0-9]+)/', re.MULTILINE)
 
 
@@ -156,7 +171,7 @@ def top_level_imports(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("room", ["core", "timeline"])
 def test_light_rooms_import_nothing_heavy(room: str) -> None:
-    front_ends = {"torch"}  # core/torch is the front end of torch
+    front_ends = {"torch", "jax", "tensorflow"}  # each the front end of its framework
     wrong = {
         str(path.relative_to(ROOT)): sorted(top_level_imports(path) & HEAVY)
         for path in python_files(room)

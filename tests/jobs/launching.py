@@ -1,12 +1,13 @@
 """Jobs of real processes for tests: N ranks on this host that run functions sent to them.
 
-Ranks are forked from a server that has imported torch already, so a rank starts in some milliseconds. A test sends a
-function of a module to all ranks and gets their results; one that does not answer in time fails the test, and every
-process is killed when its job ends, whatever happened.
+Ranks are forked from a server that has imported torch already, or what there is of other frameworks, so a rank starts
+in some milliseconds. A test sends a function of a module to all ranks and gets their results; one that does not answer
+in time fails the test, and every process is killed when its job ends, whatever happened.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import re
@@ -23,7 +24,7 @@ from typing import Any
 from tests.ports import free_port
 
 CONTEXT = multiprocessing.get_context("forkserver")
-# torch._dynamo: the first optimizer of a process imports it, which takes a second.
+# torch._dynamo: the first optimizer of a process imports it, which takes a second. What is absent is left out.
 CONTEXT.set_forkserver_preload(
     [
         "torch",
@@ -32,6 +33,9 @@ CONTEXT.set_forkserver_preload(
         "tests.jobs.cases.common",
         "tests.jobs.cases.training",
         "tests.jobs.cases.group",
+        "optax",
+        "ringtune.jax",
+        "tests.frameworks.cases",
     ]
 )
 
@@ -217,8 +221,10 @@ def stop_server() -> None:
 
 def _serve(pipe: Connection, environ: dict[str, str], output: str) -> None:
     """Run functions until the pipe closes; the body of a rank."""
-    import torch
+    with contextlib.suppress(ImportError):
+        import torch
 
+        torch.set_num_threads(1)
     os.environ.update(environ)
     os.chdir(Path(output).parent)  # a run folder without a name of its own is made in the working directory
     sys.argv = ["job"]
@@ -226,7 +232,6 @@ def _serve(pipe: Connection, environ: dict[str, str], output: str) -> None:
     os.dup2(target, 2)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - the process's own
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    torch.set_num_threads(1)
     while True:
         try:
             function, options = pipe.recv()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import ringtune.torch as hvd
-from tests.jobs.cases import common, training
+from tests.jobs.cases import alltoall, common, training
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]
@@ -60,6 +60,16 @@ def test_broadcast(count: int, dtype: str, size: int, transport: str, job: GetJo
 def test_allgather(width: int, rows: list[int], dtype: str, size: int, transport: str, job: GetJob) -> None:
     found = job(size, transport).run(common.allgather, dtype=dtype, rows=rows[:size], width=width)
     assert same_everywhere(found)
+
+
+@SOMEWHERE
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64", "complex64", "complex128"])
+def test_unsigned_and_complex_tensors_are_moved(dtype: str, size: int, transport: str, job: GetJob) -> None:
+    assert same_everywhere(job(size, transport).run(common.broadcast, dtype=dtype, count=1001, root=size // 2))
+    assert same_everywhere(
+        job(size, transport).run(common.allgather, dtype=dtype, rows=[3, 0, 2, 7, 1][:size], width=5)
+    )
+    job(size, transport).run(alltoall.alltoall, dtype=dtype, splits=None, extra=0, width=3)
 
 
 @EVERYWHERE

@@ -42,6 +42,12 @@ def test_shapes_factors_and_groups(size: int, transport: str, job: GetJob) -> No
     job(size, transport).run(cases.shapes)
 
 
+@WORLDS
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64", "complex64", "complex128"])
+def test_unsigned_and_complex_ones_are_moved(dtype: str, size: int, transport: str, job: GetJob) -> None:
+    job(size, transport).run(cases.moved, dtype=dtype)
+
+
 def test_bfloat16_of_ml_dtypes(job: GetJob) -> None:
     needs("ml_dtypes")
     job(2).run(cases.reduced, dtype="bfloat16", op="Sum", shape=(7, 13))
@@ -50,7 +56,8 @@ def test_bfloat16_of_ml_dtypes(job: GetJob) -> None:
 def test_what_makes_no_sense_is_refused_in_words(job: GetJob) -> None:
     expected = {
         "list": "got a list, expected a NumPy array",
-        "complex": "dtype complex128 is not supported; supported: uint8",
+        "complex": "complex128 is not reduced, only gathered, broadcast and exchanged",
+        "longdouble": "is not supported; supported: uint8",
         "object": "dtype object is not supported",
         "read-only": "the array is read-only",
         "scalar allgather": "needs at least one to join along",

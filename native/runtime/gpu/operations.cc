@@ -37,7 +37,8 @@ Ticket Runtime::Impl::submit(Submission submission, FinishListener* listener) {
   }
   const std::size_t bytes = prepared->wire_bytes;
   const Ticket ticket =
-      tickets.submit(std::move(prepared), {submission.input, submission.output, submission.splits, listener}, now_ns());
+      tickets.submit(std::move(prepared),
+                     {submission.input, submission.output, submission.splits, listener, submission.room}, now_ns());
   engine->submitted(bytes, listener == nullptr);  // no caller drives the engine while it waits for a GPU
   return ticket;
 }

@@ -15,8 +15,8 @@ SURROGATE = "loss_\udc80"
 _NO_TENSOR = (None, 1, 2.5, "tensor", [1.0, 2.0], {"a": 1}, object())
 
 WRONG: dict[str, tuple[Any, ...]] = {
-    "tensor": (*_NO_TENSOR, np.ones(2), torch.ones(2, dtype=torch.complex64), torch.ones(2, device="meta")),
-    "array": (*_NO_TENSOR, np.ones(2, dtype=np.complex64), np.array(["a"]), np.array([object()])),
+    "tensor": (*_NO_TENSOR, np.ones(2), torch.ones(2, dtype=torch.complex32), torch.ones(2, device="meta")),
+    "array": (*_NO_TENSOR, np.ones(2, dtype=np.longdouble), np.array(["a"]), np.array([object()])),
     "tensors": (None, 3, "ab", torch.ones(2), {"a": torch.ones(1)}, [1.0], [torch.ones(2), None]),
     "arrays": (None, 3, "ab", np.ones(2), [1.0], [np.ones(2), None]),
     "name": (5, 2.5, b"bytes", ["a"], SURROGATE, torch.ones(1)),

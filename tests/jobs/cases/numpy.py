@@ -48,6 +48,31 @@ def reduced(dtype: str, op: str, shape: tuple[int, ...]) -> None:
     assert hvd.synchronize(hvd.allreduce_async_(again, op=number)) is again and np.array_equal(again, expected)
 
 
+def moved(dtype: str) -> None:
+    """Gather, broadcast and exchange values that use all bits of the dtype, also of Fortran order and odd sizes."""
+    size, rank = hvd.size(), hvd.rank()
+    items = np.dtype(dtype).itemsize
+
+    def own(one: int, rows: int) -> Array:
+        found = np.random.default_rng(one).integers(0, 120, (rows, 3 * items), dtype=np.uint8)
+        return found.view(dtype)
+
+    def same(result: Array, expected: Array) -> bool:
+        return result.dtype == np.dtype(dtype) and result.tobytes() == expected.tobytes()
+
+    assert same(hvd.allgather(own(rank, rank + 1)), np.concatenate([own(one, one + 1) for one in range(size)]))
+    assert same(hvd.broadcast(own(rank, 5), size - 1), own(size - 1, 5))
+    assert same(hvd.broadcast_(np.asfortranarray(own(rank, 5)), 0), own(0, 5))
+    assert same(hvd.alltoall(own(rank, size)), np.concatenate([own(one, size)[rank : rank + 1] for one in range(size)]))
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.reducescatter, lambda one: hvd.grouped_allreduce([one])):
+        try:
+            call(own(rank, size))
+        except RingtuneError as error:
+            assert f"{dtype} is not reduced, only gathered, broadcast and exchanged" in str(error), error
+        else:
+            raise AssertionError(f"{dtype} was reduced")
+
+
 def layouts(layout: str) -> None:
     """Every collective takes any strides and byte orders; in place it keeps them."""
     size, rank = hvd.size(), hvd.rank()
@@ -97,6 +122,7 @@ def refused() -> dict[str, str]:
     cases: dict[str, Any] = {
         "list": lambda: hvd.allreduce([1, 2]),  # type: ignore[arg-type]
         "complex": lambda: hvd.allreduce(np.ones(2, dtype=complex)),
+        "longdouble": lambda: hvd.broadcast(np.ones(2, dtype=np.longdouble), 0),
         "object": lambda: hvd.broadcast(np.array([None]), 0),
         "read-only": lambda: hvd.allreduce_(frozen),
         "scalar allgather": lambda: hvd.allgather(np.array(1.0)),

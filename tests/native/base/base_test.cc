@@ -29,7 +29,10 @@ TEST(BaseDType, TableIsComplete) {
   EXPECT_TRUE(is_floating(DType::kFloat16));
   EXPECT_FALSE(is_floating(DType::kBool));
   EXPECT_EQ(dtype_from_wire(9), DType::kBool);
-  EXPECT_THROW((void)dtype_from_wire(10), Protocol);
+  EXPECT_EQ(size_of(dtype_from_wire(14)), 16U);
+  EXPECT_FALSE(is_reduced(DType::kUint16));
+  EXPECT_TRUE(is_reduced(DType::kBool));
+  EXPECT_THROW((void)dtype_from_wire(15), Protocol);
   EXPECT_EQ(name_of(reduce_op_from_wire(5)), "Product");
   EXPECT_THROW((void)reduce_op_from_wire(6), Protocol);
 }

@@ -37,6 +37,8 @@ inline void put_number(std::byte* at, DType dtype, int value) {
       return store(static_cast<double>(value));
     case DType::kBool:
       return store(static_cast<std::uint8_t>(value != 0));
+    default:
+      return;  // not reduced
   }
 }
 

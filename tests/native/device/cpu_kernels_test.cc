@@ -192,7 +192,7 @@ TEST_P(DeviceAgreement, WithThePortableKernels) {
 }
 INSTANTIATE_TEST_SUITE_P(All, DeviceAgreement,
                          ::testing::Combine(::testing::Values("avx2", "avx512", "avx512bf16", "avx512fp16"),
-                                            ::testing::Range(0, kDTypeCount),
+                                            ::testing::Range(0, kReducedDTypeCount),
                                             ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                                                               ReduceOp::kProduct),
                                             ::testing::Values(0, 1, 15, 1029)));

@@ -147,7 +147,7 @@ std::string name_of_case(const ::testing::TestParamInfo<ReduceMany::ParamType>& 
 }
 INSTANTIATE_TEST_SUITE_P(All, ReduceMany,
                          ::testing::Combine(::testing::Values("portable", "avx2", "avx512", "avx512bf16", "avx512fp16"),
-                                            ::testing::Range(0, kDTypeCount),
+                                            ::testing::Range(0, kReducedDTypeCount),
                                             ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                                                               ReduceOp::kProduct),
                                             ::testing::Values(2, 3, 4, 5, 8)),
@@ -170,7 +170,7 @@ TEST(ReduceManyRounding, HalvesAreSummedInFloat32) {
 }
 
 TEST(ReduceTwice, ScalesEveryDtype) {
-  for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+  for (int dtype = 0; dtype < kReducedDTypeCount; ++dtype) {
     const auto type = static_cast<DType>(dtype);
     const double factor = type == DType::kBool ? 1.0 : 2.0;
     Inputs inputs(type, 2, 1029);

@@ -1,0 +1,96 @@
+// Which runtime the frameworks' handlers ask (frameworks/port.h).
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "bind/bind.h"
+#include "frameworks/jax_handler.h"
+#include "frameworks/port.h"
+
+namespace nb = nanobind;
+
+namespace ringtune::bind {
+namespace {
+
+/// The open runtime's Python object, so that it outlives what is asked of it. Never destroyed: the interpreter may be
+/// gone by then.
+nb::object& lent() {
+  static nb::object& object = *new nb::object;
+  return object;
+}
+
+void open_to_frameworks(nb::handle_t<Runtime> self) {
+  frameworks::port().open(nb::cast<Runtime&>(self));
+  lent() = nb::borrow(self);
+}
+
+void close_to_frameworks(nb::handle_t<Runtime> self) {
+  const Runtime& runtime = nb::cast<Runtime&>(self);
+  {
+    const nb::gil_scoped_release released;
+    frameworks::port().close(runtime);
+  }
+  if (lent().is(self)) lent().reset();
+}
+
+/// Blocks without the interpreter's lock.
+nb::object next_framework_step(Runtime&) {
+  std::optional<frameworks::EndedStep> step;
+  {
+    const nb::gil_scoped_release released;
+    step = frameworks::port().next_step();
+  }
+  if (!step) return nb::none();
+  IntByName fields = fields_of(step->stats);
+  fields["detected"] = step->detected ? 1 : 0;
+  return fields;
+}
+
+/// What JAX registers, as it wants it.
+nb::capsule jax_handler() {
+  return nb::capsule(reinterpret_cast<const void*>(&frameworks::jax_collective), "xla._CUSTOM_CALL_TARGET");
+}
+
+/// Python that is called from threads of a framework.
+void on_jax_failure(nb::object call) {
+  if (call.is_none()) return frameworks::on_jax_failure({});
+  const auto drop = [](nb::object* held) {
+    if (!Py_IsInitialized()) return;  // the interpreter has gone, and all of its objects with it
+    const nb::gil_scoped_acquire acquired;
+    delete held;
+  };
+  const std::shared_ptr<nb::object> held(new nb::object(std::move(call)), drop);
+  frameworks::on_jax_failure([held] {
+    if (!Py_IsInitialized()) return;
+    const nb::gil_scoped_acquire acquired;
+    try {
+      (*held)();
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable(*held);
+    }
+  });
+}
+
+}  // namespace
+
+void add_frameworks(nb::module_& module, nb::class_<Runtime>& runtime) {
+  module.def("jax_handler", &jax_handler, nb::sig("def jax_handler() -> typing.Any"),
+             "The custom call for programs of JAX on the CPU (frameworks/jax_handler.h).");
+  module.def("on_jax_failure", &on_jax_failure, nb::arg("call").none(),
+             nb::sig("def on_jax_failure(call: collections.abc.Callable[[], None] | None) -> None"),
+             "`call()` before a program of JAX is told of an error, on its thread.");
+  runtime
+      .def("open_to_frameworks", &open_to_frameworks, nb::sig("def open_to_frameworks(self) -> None"),
+           "From now on handlers of frameworks ask this runtime.")
+      .def("close_to_frameworks", &close_to_frameworks, nb::sig("def close_to_frameworks(self) -> None"),
+           "They do not any more, and what they have asked for is done. Call after `shutdown`.")
+      .def(
+          "follow_framework_steps", [](Runtime&, bool detect) { frameworks::port().follow_steps(detect); },
+          nb::arg("detect"), "Keep the steps that end in programs; `detect`: also those that nobody marks.")
+      .def("next_framework_step", &next_framework_step,
+           nb::sig("def next_framework_step(self) -> dict[str, int] | None"),
+           "Waits for a step; None when `stop_framework_steps` was called and all are taken.")
+      .def("stop_framework_steps", [](Runtime&) { frameworks::port().stop_following(); });
+}
+
+}  // namespace ringtune::bind

@@ -1,0 +1,56 @@
+"""What the cases need of a framework: how its arrays are made and read, and how a function is compiled."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Front:
+    """A front end.
+
+    Attributes:
+        hvd: Its module.
+        array: Makes the framework's array of one of NumPy's.
+        compiled: Compiles a function of arrays; equal to calling it, but for speed.
+        failures: Exceptions that a failed collective raises in compiled code; their text has ringtune's.
+    """
+
+    hvd: Any
+    array: Callable[[Any], Any]
+    compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
+    failures: tuple[type[BaseException], ...]
+
+    def call(self, mode: str, function: Callable[..., Any], *arrays: Any) -> Any:
+        """Return what a function of arrays gives for NumPy's, run by "eager" or "compiled" code."""
+        return (self.compiled(function) if mode == "compiled" else function)(*(self.array(one) for one in arrays))
+
+
+def front_of(name: str) -> Front:
+    return _MAKE[name]()
+
+
+def _jax() -> Front:
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_platforms", "cpu")
+    hvd = importlib.import_module("ringtune.jax")
+    return Front(hvd, jax.numpy.asarray, jax.jit, (jax.errors.JaxRuntimeError,))
+
+
+_MAKE = {"jax": _jax}
+
+
+def numpy_dtype(name: str) -> Any:
+    """Return NumPy's dtype of that name, ml_dtypes' bfloat16 among them."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
