@@ -67,6 +67,7 @@ class FakeRuntime:
         self.timelines: list[dict[str, object]] = []
         self.recording = False
         self.down = False
+        self.departure = ("", False)
         self.steps = 0
         self._knobs = {
             name: getattr(options, name)

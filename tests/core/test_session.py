@@ -11,7 +11,7 @@ import pytest
 
 import ringtune
 from ringtune import extensions, layout, native, session
-from ringtune.bootstrap.departure import exit_code
+from ringtune.bootstrap.departure import departure, exit_code
 from ringtune.bootstrap.opening import runtime_options
 from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config
@@ -311,6 +311,43 @@ def test_too_few_cores_for_the_ranks(fake: None) -> None:
     config = Config.from_environ({"RINGTUNE_THREAD_AFFINITY": "4"})
     with pytest.raises(ConfigError, match="names 1 cores, but this is local rank 1"):
         runtime_options(config, Placement(1, 2, 1, 2), ("s", 1), "j")
+
+
+def test_what_the_others_are_told_of_a_departure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    assert departure(at_exit=False) == ("", False)
+    assert departure(at_exit=True) == ("has come to the end of its script", False)
+    monkeypatch.setattr(sys, "last_value", ValueError("bad\n  batch"), raising=False)
+    assert departure(at_exit=False) == ("", False), "an error that the script has survived"
+    assert departure(at_exit=True) == ("ended its script with ValueError: bad batch", True)
+    monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
+    assert departure(at_exit=True) == ("ended its script with KeyboardInterrupt", True)
+    try:
+        raise RuntimeError("x" * 1000)
+    except RuntimeError:
+        how, failed = departure(at_exit=False)
+    assert failed and how.startswith("has shut down after RuntimeError: xxx") and len(how) < 500
+
+
+def test_an_error_without_words_is_told_by_its_class() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise TypeError("not me")
+
+    try:
+        raise Mute
+    except Mute:
+        assert departure(at_exit=False) == ("has shut down after Mute", True)
+
+
+def test_a_session_that_ends_with_its_script_says_why(opened: Open) -> None:
+    first = opened()
+    runtime = fake_of(first)
+    try:
+        raise ValueError("bad batch")
+    except ValueError:
+        session.shutdown()
+    assert runtime.departure == ("has shut down after ValueError: bad batch", True)
 
 
 def test_the_exit_code_shows_an_uncaught_error(monkeypatch: pytest.MonkeyPatch) -> None:
