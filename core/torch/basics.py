@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from ringtune import session
 from ringtune.bootstrap import placement, rank_process
+from ringtune.common import job
 from ringtune.common import process_sets as sets
-from ringtune.common.communicators import require_all_ranks
 from ringtune.common.job import (
     ccl_built,
     cuda_built,
@@ -39,8 +39,7 @@ from ringtune.common.rank_info import (
     stop_timeline,
 )
 from ringtune.config import Config
-from ringtune.errors import InitializationFailed, InvalidArgument, RuntimeFailure
-from ringtune.session import is_initialized, require
+from ringtune.session import Session, is_initialized
 from ringtune.torch import handles
 
 __all__ = [
@@ -90,28 +89,11 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         InvalidArgument: A set is a duplicate; the runtime is up, the other sets are registered. Or this process was
             forked from one that is in a job.
     """
-    if isinstance(process_sets, str):
-        if process_sets.lower() != "dynamic":
-            raise InvalidArgument(f'init(process_sets={process_sets!r}): expected a list of sets or "dynamic"')
-        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
-        process_sets = None
-    if not isinstance(process_sets, (list, tuple, type(None))):
-        raise InvalidArgument(f"init(process_sets={process_sets!r}): expected a list of ProcessSets")
-    for one in process_sets or ():
-        if not isinstance(one, ProcessSet):
-            raise InvalidArgument(f"init(process_sets=...): {one!r} is no ProcessSet")
-    if is_initialized():
-        require().require_home()
-    else:
-        handles.reset()
-        try:
-            opened = session.init(_from_torch())
-        except RuntimeFailure as failure:
-            raise InitializationFailed(f"Horovod initialization failed: {failure}") from None
-        require_all_ranks(comm, opened)
-        opened.set_compute_threads(torch.get_num_threads())
-    if process_sets:
-        sets.register_all(_agreed(list(process_sets)))
+    job.join_job(comm, process_sets, handles.reset, _compute_threads, _from_torch)
+
+
+def _compute_threads(opened: Session) -> None:
+    opened.set_compute_threads(torch.get_num_threads())
 
 
 def _from_torch() -> Config | None:
@@ -128,24 +110,6 @@ def _from_torch() -> Config | None:
     from ringtune.torch.distributed.members import meet_in_world
 
     return meet_in_world(f"ringtune/init/{next(_meetings)}", config)
-
-
-def _agreed(wanted: list[ProcessSet]) -> list[ProcessSet]:
-    """Return the sets that this rank registers, the same on all ranks.
-
-    Communicators may differ between ranks (those of a split do): then every rank registers the sets of all ranks.
-    """
-    if all(one.mpi_comm is None for one in wanted):
-        return wanted
-    from ringtune.torch.functions import allgather_object
-
-    for one in wanted:
-        if one.mpi_comm is not None and one.ranks is None:
-            one._ranks = sorted(one.mpi_comm.allgather(require().rank))
-    own = {tuple(one.ranks or ()): one for one in wanted}
-    everywhere = allgather_object([one.ranks for one in wanted], "process_sets")
-    agreed = dict.fromkeys(tuple(ranks) for lists in everywhere for ranks in lists)
-    return [own.get(ranks) or ProcessSet(ranks) for ranks in agreed]
 
 
 def shutdown() -> None:
