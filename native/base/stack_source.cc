@@ -94,7 +94,8 @@ std::optional<std::string> read_stack(Deadline deadline) {
   while (g_stacks_written.load(std::memory_order_acquire) == seen) {
     if (!futex_wait(g_stacks_written, seen, deadline, FutexScope::kPrivate)) return std::string();
   }
-  return without_own_frames(stack_file_text());
+  const std::string text = without_own_frames(stack_file_text());
+  return text.empty() ? "no Python\n" : text;  // the interpreter begins or ends
 }
 
 }  // namespace ringtune

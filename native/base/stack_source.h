@@ -19,8 +19,9 @@ namespace ringtune {
 void arm_stack_source(const std::string& own_folder);
 void disarm_stack_source() noexcept;
 
-/// The stack, innermost frame first, as faulthandler writes it; empty when the main thread takes no signal until the
-/// deadline, nothing when there is no source. Blocks; one thread at a time looks, others wait for it.
+/// The stack, innermost frame first, as faulthandler writes it; without frames when the main thread runs no Python,
+/// empty when it takes no signal until the deadline, nothing when there is no source. Blocks; one thread at a time
+/// looks, others wait for it.
 [[nodiscard]] std::optional<std::string> read_stack(Deadline deadline);
 
 }  // namespace ringtune

@@ -85,7 +85,13 @@ std::string where_text(int rank, const RankStates& states) {
   std::string text = "where it stands in Python is not known";
   if (state.has_stack) {
     const std::string frames = frames_text(state.stack);
-    text = frames.empty() ? "its main thread takes no signal: it is blocked in the kernel" : "it stands in " + frames;
+    if (!frames.empty()) {
+      text = "it stands in " + frames;
+    } else if (state.stack.empty()) {
+      text = "its main thread takes no signal: it is blocked in the kernel";
+    } else {
+      text = "its main thread runs no Python";
+    }
   }
   if (state.open == 0) return text + "; it has submitted nothing that is not done";
   text += state.waiting ? "; it waits in " : "; it has submitted ";

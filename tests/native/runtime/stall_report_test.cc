@@ -81,6 +81,16 @@ TEST(StallReport, AProcessThatANeighbourSeesStoppedIsStopped) {
             std::string::npos);
 }
 
+TEST(StallReport, AThreadWithoutPythonIsToldFromOneThatTakesNoSignal) {
+  Stall stall;
+  stall.tensors = {stalled("a", {0})};
+  RankState ending;
+  ending.has_stack = true;
+  ending.stack = "no Python\n";
+  EXPECT_NE(report_of(stall, {ending}, kHosts).find("rank 0 on host a: its main thread runs no Python;"),
+            std::string::npos);
+}
+
 TEST(StallReport, WithoutAnswersItAsksTheReader) {
   Stall stall;
   stall.tensors = {stalled("a", {1, 2})};
