@@ -90,8 +90,10 @@ def predict(sources: tuple[Path, ...], ranks: str | None, as_json: bool, **value
     counts = _counts(ranks, model.cluster.ranks)
     growing = [ask(model, Change(_size(model, count, base["slots"]), ranks=count, **base)) for count in counts]
     what_if = [_what_if(model, change, base) for change in built_in(counts[-1])]
-    given = {"bandwidth": base["bandwidth"] is not None, "latency": base["latency_ns"] is not None}
-    assumed = assumptions(model, **given) if any(answer.hosts > 1 for answer in growing) else ""
+    assumed = ""
+    if any(answer.hosts > 1 for answer in growing):
+        set_rate, set_delay = base["bandwidth"] is not None, base["latency_ns"] is not None
+        assumed = assumptions(model, bandwidth=set_rate, latency=set_delay)
     if as_json:
         document = {**_document(model, growing, what_if), "assumed": assumed}
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())

@@ -231,7 +231,7 @@ def data(base: Baseline, change: Change) -> Outlook:
     """Answer a question."""
     model = base.model
     answer = ask(model, change)
-    given = {"bandwidth": change.bandwidth is not None, "latency": change.latency_ns is not None}
+    set_rate, set_delay = change.bandwidth is not None, change.latency_ns is not None
     return Outlook(
         answer=answer,
         as_ran=base.answer,
@@ -242,7 +242,9 @@ def data(base: Baseline, change: Change) -> Outlook:
         error=base.error,
         doubt=base.doubt,
         host_bound=answer.hosts == 1,
-        assumed=assumptions(model, **given, named=NETWORK_DIALS) if answer.hosts > 1 else "",
+        assumed=assumptions(model, bandwidth=set_rate, latency=set_delay, named=NETWORK_DIALS)
+        if answer.hosts > 1
+        else "",
     )
 
 
