@@ -56,3 +56,4 @@ def _check_has_gpu() -> bool:
 
 
 _leave_graphs(__name__)
+_leave_graphs("ringtune.numpy")  # which sends objects

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
 import torch
 
 from ringtune import session
 from ringtune.common.argument_checks import check_name, refuse
-from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.errors import InvalidArgument, RingtuneError
+from ringtune.numpy.objects import allgather_object as allgather_object
+from ringtune.numpy.objects import broadcast_object as broadcast_object
 from ringtune.torch import handles
-from ringtune.torch.asynchronous import allgather_async, broadcast_, broadcast_async_
+from ringtune.torch.asynchronous import broadcast_async_
 from ringtune.torch.checked_calls import check_in_place, checked
-from ringtune.torch.handles import at_once
 
 
 @checked
@@ -48,41 +45,6 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
         check_name(name, "broadcast_parameters: the name")
         check_in_place(value, f"broadcast_parameters: {name!r}")
     _finish([broadcast_async_(tensor.detach(), root_rank, name) for name, tensor in tensors])
-
-
-@checked
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """Return the root's object on all ranks.
-
-    Args:
-        obj: What is sent; ignored except on the root.
-        root_rank: Rank that sends.
-        name: Name by which ranks match the operation.
-        process_set: The ranks that take part; the root is a global rank.
-
-    Raises:
-        RuntimeFailure: The operation failed.
-    """
-    name = name or "broadcast_object"
-    here = session.require().rank == root_rank
-    payload = _bytes_tensor(_dumps(obj)) if here else torch.empty(0, dtype=torch.uint8)
-    size = broadcast_(torch.tensor([payload.numel()], dtype=torch.int64), root_rank, f"{name}.sz", process_set)
-    if not here:
-        payload = torch.empty(int(size.item()), dtype=torch.uint8)
-    broadcast_(payload, root_rank, f"{name}.t", process_set)
-    return obj if here else _load(payload)
-
-
-@checked
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Return the objects of all ranks of the set, in order of ranks."""
-    name = name or "allgather_object"
-    payload = _bytes_tensor(_dumps(obj))
-    sizes = at_once(allgather_async, torch.tensor([payload.numel()], dtype=torch.int64), f"{name}.sz", process_set)
-    joined = at_once(allgather_async, payload, f"{name}.t", process_set)
-    return [_load(part) for part in torch.split(joined, sizes.tolist())]
 
 
 @checked
@@ -199,17 +161,3 @@ def _finish(started: list[int]) -> None:
             failure = failure or error
     if failure is not None:
         raise failure
-
-
-def _dumps(obj: Any) -> bytes:
-    """Pickle an object, lambdas and classes of the script included."""
-    data: bytes = cloudpickle.dumps(obj)
-    return data
-
-
-def _bytes_tensor(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def _load(payload: torch.Tensor) -> Any:
-    return pickle.load(io.BytesIO(payload.numpy().tobytes()))

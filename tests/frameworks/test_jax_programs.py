@@ -14,6 +14,7 @@ pytest.importorskip("jax", reason="JAX is not installed; `make test-frameworks` 
 import jax
 
 from tests.frameworks import jax_cases as cases
+from tests.frameworks import jax_session_cases as session_cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]
@@ -70,6 +71,12 @@ def test_memory_that_is_given_away(job: GetJob) -> None:
     job().run(cases.donated)
 
 
+def test_programs_work_on_in_the_next_session(fresh: GetJob) -> None:
+    for said in fresh().run(session_cases.once_more):
+        assert len(said) == 2
+        assert all("ringtune.NotInitialized: Horovod has not been initialized; use hvd.init()" in one for one in said)
+
+
 def test_parameters_of_the_root(job: GetJob) -> None:
     job().run(cases.parameters)
 
@@ -80,23 +87,23 @@ def test_the_handler_is_in_use_where_custom_calls_have_an_order(job: GetJob) -> 
 
 
 def test_an_elastic_state_is_kept(job: GetJob) -> None:
-    job().run(cases.elastic_state)
+    job().run(session_cases.elastic_state)
 
 
 def test_a_lost_rank_is_recognised_in_the_elastic_loop(fresh: GetJob) -> None:
     job = fresh()
-    survivor, dead = job.attempt(cases.lost)
+    survivor, dead = job.attempt(session_cases.lost)
     assert dead is None and survivor[0].startswith("PeerLost: "), survivor
     assert "rank 1" in survivor[0]
 
 
 def test_errors_of_the_script_leave_the_elastic_loop_as_they_are(fresh: GetJob) -> None:
-    for said in fresh(1).run(cases.other_errors):
+    for said in fresh(1).run(session_cases.other_errors):
         assert "of the script" in said and "HorovodInternalError" not in said
 
 
 def test_where_the_handler_is_refused_the_way_leads_through_python(fresh: GetJob) -> None:
-    for *said, failure in fresh().run(cases.through_python):
+    for *said, failure in fresh().run(session_cases.through_python):
         assert len(said) == 1 and "inside jit, collectives go through Python" in said[0]
         assert failure.startswith("Mismatch: Mismatched ALLREDUCE tensor shapes")
 
@@ -104,7 +111,7 @@ def test_where_the_handler_is_refused_the_way_leads_through_python(fresh: GetJob
 @SIZES
 def test_a_train_state_of_flax_trains_as_on_one_rank(size: int, job: GetJob) -> None:
     pytest.importorskip("flax", reason="flax is not installed here")
-    for ours, alone in job(size).run(cases.flax_training):
+    for ours, alone in job(size).run(session_cases.flax_training):
         assert ours == pytest.approx(alone, rel=1e-9) and alone < 0.5
 
 
@@ -204,7 +211,7 @@ def test_steps_end(mark: bool, fresh: GetJob) -> None:
     job = fresh()
     if not mark and not job.run(cases.uses_handler)[0]:
         pytest.skip("collectives that go through Python belong to no thread whose operations are watched")
-    for found in job.run(cases.steps_of_programs, mark=mark, count=60):
+    for found in job.run(session_cases.steps_of_programs, mark=mark, count=60):
         assert found["detected"] == (0 if mark else found["steps"])
         # Fewer are detected: the first ones teach what repeats, and short ones are taken together.
         assert found["steps"] == 60 if mark else found["steps"] >= 1
