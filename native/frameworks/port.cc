@@ -59,13 +59,6 @@ Outcome settle(Runtime& runtime, Ticket ticket) {
   return outcome;
 }
 
-Outcome no_session() {
-  Outcome outcome;
-  outcome.error = "NotInitialized";
-  outcome.text = "Horovod has not been initialized; use hvd.init().";
-  return outcome;
-}
-
 }  // namespace
 
 Outcome outcome_of(const std::exception_ptr& error) {
@@ -79,6 +72,13 @@ Outcome outcome_of(const std::exception_ptr& error) {
     outcome.error = "RuntimeFailure";
     outcome.text = found.what();
   }
+  return outcome;
+}
+
+Outcome no_session() {
+  Outcome outcome;
+  outcome.error = "NotInitialized";
+  outcome.text = "Horovod has not been initialized; use hvd.init().";
   return outcome;
 }
 
@@ -178,6 +178,12 @@ Runtime* Port::enter() {
 void Port::leave() noexcept {
   const std::lock_guard lock(mutex_);
   if (--users_ == 0) unused_.notify_all();
+}
+
+bool Port::ask(const std::function<void(const Runtime&)>& question) {
+  const Use use(*this);
+  if (use.runtime() != nullptr) question(*use.runtime());
+  return use.runtime() != nullptr;
 }
 
 Outcomes Port::run(Calls calls) {

@@ -35,6 +35,8 @@ struct Outcome {
 };
 
 [[nodiscard]] Outcome outcome_of(const std::exception_ptr& error);
+/// Of what is asked while no session is open.
+[[nodiscard]] Outcome no_session();
 
 /// Collectives that are submitted together, in this order: alone, or all members of a group.
 using Calls = std::vector<Submission>;
@@ -62,6 +64,8 @@ class Port {
   void close(const Runtime& runtime);
   [[nodiscard]] bool is_open() const;
 
+  /// Calls `question`, which must not block, with the runtime; false where no session is open.
+  bool ask(const std::function<void(const Runtime&)>& question);
   /// Blocks until all of them are done; the calling thread drives the runtime meanwhile. Does not throw: errors,
   /// also that no session is open, are outcomes.
   [[nodiscard]] Outcomes run(Calls calls);
