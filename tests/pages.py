@@ -21,7 +21,7 @@ GUIDES = (
     "faq",
 )  # fmt: skip
 # Those of frameworks, which run in tests/frameworks, in an environment of the framework.
-FRAMEWORK_GUIDES = ("jax",)
+FRAMEWORK_GUIDES = ("jax", "tensorflow")
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

@@ -17,10 +17,12 @@ from types import ModuleType
 _MODULES = {
     "horovod": "ringtune.alias.root",
     "horovod.torch": "ringtune.torch",
+    "horovod.tensorflow": "ringtune.tensorflow",
+    "horovod.keras": "ringtune.keras",
     "horovod.common": "ringtune.common",
     "horovod.runner": "ringtune.alias.runner",
 }
-_UNAVAILABLE = ("tensorflow", "keras", "mxnet", "spark", "ray", "data", "metrics")
+_UNAVAILABLE = ("mxnet", "spark", "ray", "data", "metrics")
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -56,7 +58,8 @@ def _real_name(name: str) -> str | None:
         return None
     if parts[1] in _UNAVAILABLE:
         raise ModuleNotFoundError(
-            f"No module named {name!r}: ringtune stands in for Horovod and serves PyTorch only (horovod.torch)",
+            f"No module named {name!r}: ringtune stands in for Horovod and serves PyTorch, TensorFlow and Keras "
+            "(horovod.torch, horovod.tensorflow, horovod.keras)",
             name=name,
         )
     parent = _MODULES.get(".".join(parts[:2]))

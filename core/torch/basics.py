@@ -12,7 +12,20 @@ import torch.distributed as dist
 
 from ringtune import session
 from ringtune.bootstrap import placement, rank_process
+from ringtune.common import job
 from ringtune.common import process_sets as sets
+from ringtune.common.job import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from ringtune.common.process_sets import ProcessSet
 from ringtune.common.rank_info import (
     cross_rank,
@@ -26,8 +39,7 @@ from ringtune.common.rank_info import (
     stop_timeline,
 )
 from ringtune.config import Config
-from ringtune.errors import InitializationFailed, InvalidArgument, NotSupported, RingtuneError, RuntimeFailure
-from ringtune.session import Session, is_initialized, require
+from ringtune.session import Session, is_initialized
 from ringtune.torch import handles
 
 __all__ = [
@@ -77,28 +89,11 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         InvalidArgument: A set is a duplicate; the runtime is up, the other sets are registered. Or this process was
             forked from one that is in a job.
     """
-    if isinstance(process_sets, str):
-        if process_sets.lower() != "dynamic":
-            raise InvalidArgument(f'init(process_sets={process_sets!r}): expected a list of sets or "dynamic"')
-        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
-        process_sets = None
-    if not isinstance(process_sets, (list, tuple, type(None))):
-        raise InvalidArgument(f"init(process_sets={process_sets!r}): expected a list of ProcessSets")
-    for one in process_sets or ():
-        if not isinstance(one, ProcessSet):
-            raise InvalidArgument(f"init(process_sets=...): {one!r} is no ProcessSet")
-    if is_initialized():
-        require().require_home()
-    else:
-        handles.reset()
-        try:
-            opened = session.init(_from_torch())
-        except RuntimeFailure as failure:
-            raise InitializationFailed(f"Horovod initialization failed: {failure}") from None
-        _check_communicator(comm, opened)
-        opened.set_compute_threads(torch.get_num_threads())
-    if process_sets:
-        sets.register_all(_agreed(list(process_sets)))
+    job.join_job(comm, process_sets, handles.reset, _compute_threads, _from_torch)
+
+
+def _compute_threads(opened: Session) -> None:
+    opened.set_compute_threads(torch.get_num_threads())
 
 
 def _from_torch() -> Config | None:
@@ -117,102 +112,10 @@ def _from_torch() -> Config | None:
     return meet_in_world(f"ringtune/init/{next(_meetings)}", config)
 
 
-def _check_communicator(comm: Any, opened: Session) -> None:
-    """Leave the job again when it does not match the caller's communicator."""
-    if comm is None:
-        return
-    if isinstance(comm, (list, tuple)):
-        same = not comm or list(comm) == list(range(opened.size))
-    else:
-        same = hasattr(comm, "Get_size") and (comm.Get_rank(), comm.Get_size()) == (opened.rank, opened.size)
-    if not same:
-        session.shutdown()
-        raise NotSupported(f"init(comm={comm}): only all ranks 0 to {opened.size - 1} together, or None")
-
-
-def _agreed(wanted: list[ProcessSet]) -> list[ProcessSet]:
-    """Return the sets that this rank registers, the same on all ranks.
-
-    Communicators may differ between ranks (those of a split do): then every rank registers the sets of all ranks.
-    """
-    if all(one.mpi_comm is None for one in wanted):
-        return wanted
-    from ringtune.torch.functions import allgather_object
-
-    for one in wanted:
-        if one.mpi_comm is not None and one.ranks is None:
-            one._ranks = sorted(one.mpi_comm.allgather(require().rank))
-    own = {tuple(one.ranks or ()): one for one in wanted}
-    everywhere = allgather_object([one.ranks for one in wanted], "process_sets")
-    agreed = dict.fromkeys(tuple(ranks) for lists in everywhere for ranks in lists)
-    return [own.get(ranks) or ProcessSet(ranks) for ranks in agreed]
-
-
 def shutdown() -> None:
     """Leave the job: pending operations fail, handles are forgotten. Idempotent."""
     session.shutdown()
     handles.reset()
-
-
-def mpi_threads_supported() -> bool:
-    """Raise: ringtune does not use MPI.
-
-    Raises:
-        ValueError: Always, as Horovod does without MPI.
-    """
-    require()
-    raise ValueError("Horovod MPI is not enabled; ringtune does not use MPI")
-
-
-def mpi_enabled() -> bool:
-    """Return False: ringtune does not use MPI."""
-    return False
-
-
-def gloo_enabled() -> bool:
-    """Return whether a job runs: ringtune's runtime stands for Gloo, which Horovod chooses at `init`."""
-    return is_initialized()
-
-
-def mpi_built() -> bool:
-    """Return False: ringtune does not use MPI."""
-    return False
-
-
-def gloo_built() -> bool:
-    """Return True: scripts ask this to know that no MPI is needed; ringtune's runtime stands for Gloo."""
-    return True
-
-
-def nccl_built() -> int:
-    """Return NCCL's version code, 0 without NCCL."""
-    from ringtune import native
-
-    try:
-        text = native.load().build_info().get("nccl", "")
-    except RingtuneError:
-        return 0
-    return int(text) if text.isdigit() else 0
-
-
-def ddl_built() -> bool:
-    """Return False."""
-    return False
-
-
-def ccl_built() -> bool:
-    """Return False."""
-    return False
-
-
-def cuda_built() -> bool:
-    """Return whether tensors on CUDA devices are reduced without a copy through the host."""
-    return nccl_built() > 0
-
-
-def rocm_built() -> bool:
-    """Return False."""
-    return False
 
 
 class HorovodBasics:

@@ -19,12 +19,14 @@ class Front:
         array: Makes the framework's array of one of NumPy's.
         compiled: Compiles a function of arrays; equal to calling it, but for speed.
         failures: Exceptions that a failed collective raises in compiled code; their text has ringtune's.
+        always: Whether it does so in eager mode too.
     """
 
     hvd: Any
     array: Callable[[Any], Any]
     compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
     failures: tuple[type[BaseException], ...]
+    always: bool = False
 
     def call(self, mode: str, function: Callable[..., Any], *arrays: Any) -> Any:
         """Return what a function of arrays gives for NumPy's, run by "eager" or "compiled" code."""
@@ -44,7 +46,14 @@ def _jax() -> Front:
     return Front(hvd, jax.numpy.asarray, jax.jit, (jax.errors.JaxRuntimeError,))
 
 
-_MAKE = {"jax": _jax}
+def _tensorflow() -> Front:
+    import tensorflow as tf
+
+    hvd = importlib.import_module("ringtune.tensorflow")
+    return Front(hvd, tf.convert_to_tensor, tf.function, (tf.errors.OpError,), always=True)
+
+
+_MAKE = {"jax": _jax, "tensorflow": _tensorflow}
 
 
 def numpy_dtype(name: str) -> Any:

@@ -35,6 +35,7 @@ CONTEXT.set_forkserver_preload(
         "tests.jobs.cases.group",
         "optax",
         "ringtune.jax",
+        "tensorflow",
         "tests.frameworks.cases",
     ]
 )

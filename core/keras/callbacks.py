@@ -1,0 +1,16 @@
+"""Horovod's callbacks for Keras 3 (``hvd.callbacks``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras as _keras
+
+from ringtune.keras.callback_classes import callbacks_for
+
+_made = callbacks_for(_keras)
+BestModelCheckpoint: Any = _made.BestModelCheckpoint
+BroadcastGlobalVariablesCallback: Any = _made.BroadcastGlobalVariablesCallback
+LearningRateScheduleCallback: Any = _made.LearningRateScheduleCallback
+LearningRateWarmupCallback: Any = _made.LearningRateWarmupCallback
+MetricAverageCallback: Any = _made.MetricAverageCallback

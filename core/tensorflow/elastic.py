@@ -1,0 +1,119 @@
+"""Elastic training with TensorFlow: `run`, `TensorFlowState`, `TensorFlowKerasState` (``hvd.elastic``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from ringtune.common.elastic import ObjectState, run_fn
+from ringtune.common.framework_errors import failures_as_ours
+from ringtune.common.rank_info import rank
+from ringtune.errors import InvalidArgument
+from ringtune.keras.variables import variables_of_optimizer
+from ringtune.tensorflow.basics import init, shutdown
+from ringtune.tensorflow.functions import broadcast_object, broadcast_variables
+
+__all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
+
+R = TypeVar("R")
+
+
+def run(func: Callable[..., R]) -> Callable[..., R]:
+    """Make a training function elastic.
+
+    The function gets the state as its first argument. It is called again, with the state of the last commit, whenever
+    a rank failed or hosts came or went; before that the process leaves the job and joins its next generation.
+
+    Args:
+        func: ``func(state, ...)``.
+
+    Returns:
+        A function with the same arguments and result. What the function raises is raised, unless it says that the
+        runtime failed.
+    """
+    return run_fn(failures_as_ours(func), _reset)
+
+
+def _reset() -> None:
+    shutdown()
+    init()
+
+
+class _VariablesState(ObjectState):
+    """Variables, which are kept as arrays, beside plain attributes."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._saved_values: list[Any] = []
+        super().__init__(bcast_object=broadcast_object, get_rank=rank, **kwargs)
+        self._save_variables()
+
+    def variables_to_keep(self) -> list[Any]:
+        """Return the variables, in the same order on all ranks."""
+        raise NotImplementedError
+
+    def save(self) -> None:
+        self._save_variables()
+        super().save()
+
+    def restore(self) -> None:
+        # Variables that have come since the commit keep their values: they are the optimizer's, and are made anew.
+        for variable, value in zip(self.variables_to_keep(), self._saved_values, strict=False):
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        failures_as_ours(broadcast_variables)(self.variables_to_keep(), root_rank=0)
+        self._save_variables()
+        super().sync()
+
+    def _save_variables(self) -> None:
+        self._saved_values = [np.array(one) for one in self.variables_to_keep()]
+
+
+class TensorFlowState(_VariablesState):
+    """State of a job with variables of TensorFlow.
+
+    Args:
+        variables: Variables; default: the global variables of the graph.
+        session: Accepted for Horovod's sake; needed in a graph, which is not supported.
+        **kwargs: Further attributes.
+
+    Raises:
+        InvalidArgument: This is no eager mode.
+    """
+
+    def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
+        if session is not None or not tf.executing_eagerly():
+            raise InvalidArgument("TensorFlowState keeps variables of eager mode (TensorFlow 2): session must be None")
+        self.variables = list(tf.compat.v1.global_variables() if variables is None else variables)
+        super().__init__(**kwargs)
+
+    def variables_to_keep(self) -> list[Any]:
+        return list(self.variables)
+
+
+class TensorFlowKerasState(_VariablesState):
+    """State of a job with a Keras model.
+
+    Args:
+        model: Built model.
+        optimizer: Optimizer; default: the model's.
+        backend: Accepted for Horovod's sake.
+        **kwargs: Further attributes.
+
+    Raises:
+        InvalidArgument: The model is not built.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        if not model.built:
+            raise InvalidArgument("Model must be built first. Run `model.build(input_shape)`.")
+        self.model, self.backend = model, backend
+        self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+        super().__init__(**kwargs)
+
+    def variables_to_keep(self) -> list[Any]:
+        return [*self.model.variables, *variables_of_optimizer(self.optimizer, self.model)]

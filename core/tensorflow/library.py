@@ -1,0 +1,56 @@
+"""The library of ops, loaded into TensorFlow once: asynchronous kernels on the native runtime.
+
+It is built with ringtune and knows TensorFlow by its exported C interface only (``native/frameworks/``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from ringtune import native
+from ringtune.errors import NotSupported, RingtuneError
+
+_LIBRARY = "libringtune_tensorflow.so"
+
+
+@functools.cache
+def ops() -> Any:
+    """Return the module of Python functions that TensorFlow makes of the ops.
+
+    Raises:
+        NotSupported: This TensorFlow has no asynchronous kernels for others.
+        RingtuneError: The library is not there.
+    """
+    runtime = native.load().__file__
+    # The library takes its kernels from the runtime's module, which Python has loaded for itself only.
+    ctypes.CDLL(runtime, mode=ctypes.RTLD_GLOBAL)
+    path = Path(runtime).with_name(_LIBRARY)
+    if not path.exists():
+        raise RingtuneError(f"{path} is missing: build ringtune anew (`make setup`, or `pip install .`)")
+    module = tf.load_op_library(str(path))
+    fault = ctypes.CDLL(str(path)).ringtune_tensorflow_fault
+    fault.restype = ctypes.c_char_p
+    if text := fault():
+        raise NotSupported(
+            f"ringtune.tensorflow needs TensorFlow 2.13 or later, this is {tf.__version__}: {text.decode()}"
+        )
+    _let_ops_run_in_any_order()
+    return module
+
+
+def _let_ops_run_in_any_order() -> None:
+    """Keep traced functions from running collectives one after another, as they run ops with effects.
+
+    Then no two would be in flight at once, and ranks that made them in different orders would wait for each other.
+    They still all run, whether or not their results are used.
+    """
+    from tensorflow.python.framework import auto_control_deps
+
+    kinds = ("Allreduce", "Reducescatter", "Allgather", "Broadcast", "Alltoall", "Ask", "EndStep")
+    ours = {f"Ringtune{kind}" for kind in kinds}
+    auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS |= ours

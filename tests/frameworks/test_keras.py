@@ -1,0 +1,37 @@
+"""`ringtune.keras` on JAX and torch: the tests that `test_tensorflow_keras.py` makes of TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+from tests.frameworks.keras_tests import Keras3Tests, KerasJobs
+
+# Not imported here: each rank chooses its backend first.
+if find_spec("keras") is None:
+    pytest.skip("Keras is not installed; `make test-frameworks` makes an environment", allow_module_level=True)
+
+FRONT = "keras"
+
+
+class TestTorch(Keras3Tests):
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def keras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KerasJobs]:
+        pytest.importorskip("torch")
+        made = KerasJobs(tmp_path_factory.mktemp("keras"), "keras", {"KERAS_BACKEND": "torch"})
+        yield made
+        made.end()
+
+
+class TestJax(Keras3Tests):
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def keras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KerasJobs]:
+        pytest.importorskip("jax")
+        environ = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+        made = KerasJobs(tmp_path_factory.mktemp("keras"), "keras", environ)
+        yield made
+        made.end()

@@ -1,0 +1,40 @@
+"""`ringtune.keras` and `ringtune.tensorflow.keras` on TensorFlow: Keras 3, and Keras 2 (TF_USE_LEGACY_KERAS=1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="make test-frameworks runs this where TensorFlow is installed")
+
+
+from tests.frameworks.keras_tests import Keras3Tests, KerasJobs, KerasTests
+
+
+def jobs_of(request: pytest.FixtureRequest, front: str, **environ: str) -> Iterator[KerasJobs]:
+    made = KerasJobs(request.getfixturevalue("tmp_path_factory").mktemp("keras"), front, environ)
+    yield made
+    made.end()
+
+
+class TestKeras3(Keras3Tests):
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def keras(request: pytest.FixtureRequest) -> Iterator[KerasJobs]:
+        yield from jobs_of(request, "keras", KERAS_BACKEND="tensorflow")
+
+
+class TestTfKeras3(Keras3Tests):
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def keras(request: pytest.FixtureRequest) -> Iterator[KerasJobs]:
+        yield from jobs_of(request, "tensorflow.keras", KERAS_BACKEND="tensorflow")
+
+
+class TestKeras2(KerasTests):
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def keras(request: pytest.FixtureRequest) -> Iterator[KerasJobs]:
+        pytest.importorskip("tf_keras")
+        yield from jobs_of(request, "tensorflow.keras", TF_USE_LEGACY_KERAS="1")
