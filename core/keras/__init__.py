@@ -19,6 +19,8 @@ from ringtune.common.job import (
     nccl_built,
     rocm_built,
 )
+from ringtune.common.keras.distributed import DistributedOptimizer, partial_optimizer
+from ringtune.common.keras.functions import allgather, allreduce, broadcast, loader, reducescatter
 from ringtune.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ringtune.common.rank_info import (
     cross_rank,
@@ -34,8 +36,6 @@ from ringtune.common.rank_info import (
 from ringtune.common.reductions import Adasum, Average, Sum
 from ringtune.errors import HorovodInternalError, NotSupported
 from ringtune.keras import callbacks, elastic
-from ringtune.keras.distributed import DistributedOptimizer, partial_optimizer
-from ringtune.keras.functions import allgather, allreduce, broadcast, loader, reducescatter
 from ringtune.keras.lifecycle import init, shutdown
 from ringtune.session import is_initialized
 
