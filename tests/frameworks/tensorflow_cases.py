@@ -241,6 +241,23 @@ def names_agree_after_retracing() -> None:
         assert third.shape == (hvd.size(),)
 
 
+def function_called_twice() -> None:
+    """The calls of one traced function run one after the other, so its names are in flight once."""
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x, op=hvd.Sum) + hvd.allreduce(10 * x, op=hvd.Sum)
+
+    @tf.function
+    def outer(x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return inner(x), inner(2 * x), inner(3 * x)
+
+    for _ in range(5):
+        found = outer(tf.ones(3))
+        for factor, one in enumerate(found, 1):
+            same(one, np.full(3, 11 * factor * hvd.size(), np.float32))
+
+
 def refused() -> dict[str, tuple[str, str]]:
     """Return class and text of what each misuse raises."""
     rank = hvd.rank()

@@ -80,6 +80,10 @@ def test_names_agree_however_a_function_was_traced(job: GetJob) -> None:
     job().run(cases.names_agree_after_retracing)
 
 
+def test_a_function_that_is_called_twice(job: GetJob) -> None:
+    job().run(cases.function_called_twice)
+
+
 def test_what_makes_no_sense_is_refused_by_class_and_in_words(job: GetJob) -> None:
     expected = {
         "shape": ("FailedPreconditionError", "shape [2] on rank 0; shape [3] on rank 1"),

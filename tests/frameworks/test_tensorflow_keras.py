@@ -44,4 +44,4 @@ class TestKeras2(KerasTests):
     def keras(request: pytest.FixtureRequest) -> Iterator[KerasJobs]:
         if HAS_KERAS_3:
             pytest.importorskip("tf_keras")
-        yield from jobs_of(request, "tensorflow.keras", TF_USE_LEGACY_KERAS="1")
+        yield from jobs_of(request, "tensorflow.keras", **({"TF_USE_LEGACY_KERAS": "1"} if HAS_KERAS_3 else {}))
