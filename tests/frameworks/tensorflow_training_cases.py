@@ -310,5 +310,12 @@ def horovod_example() -> list[float]:
     return seen
 
 
+def fit_batches(count: int) -> None:
+    """Train so many batches by ``fit``."""
+    model = tf.keras.Sequential([tf.keras.Input((8,)), tf.keras.layers.Dense(3)])
+    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.01)), "mse")
+    model.fit(np.ones((count * 4, 8)), np.ones((count * 4, 3)), batch_size=4, verbose=0)
+
+
 def initial(rows: int, columns: int) -> np.ndarray:
     return np.random.default_rng(rows).normal(scale=0.3, size=(rows, columns)).astype(np.float32)

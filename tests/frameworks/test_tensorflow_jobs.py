@@ -158,6 +158,26 @@ def test_a_timeline_has_names_and_steps(tmp_path: Path, launched: LaunchedJobs) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("call", ["loop(steps=120)", "fit_batches(120)"])
+def test_the_tuner_sees_every_step(call: str, launched: LaunchedJobs) -> None:
+    """Of a loop with a tape and of ``fit``, without a mark by the user; the search turns the knobs meanwhile."""
+    script = launched.folder / "tuned.py"
+    script.write_text(
+        "import ringtune.tensorflow as hvd\nfrom ringtune import session\n"
+        "from tests.frameworks.tensorflow_training_cases import fit_batches, loop\n"
+        f"hvd.init()\n{call}\nprint('knobs', session.state.current.knobs_version)\n",
+        encoding="utf-8",
+    )
+    environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "RINGTUNE_AUTOTUNE": "1"}
+    result = launched.run("-np", "2", "--no-prefix", sys.executable, str(script), environ=environ)
+    assert result.returncode == 0, result.stderr
+    versions = [int(line.split()[1]) for line in result.stdout.splitlines() if line.startswith("knobs ")]
+    assert len(versions) == 2 and min(versions) > 0
+    [steps] = launched.folder.glob("runs/*/steps/rank-00000.jsonl")
+    assert [json.loads(line)["step"] for line in steps.read_text().splitlines()] == list(range(120))
+
+
+@pytest.mark.slow
 def test_blocks_of_the_guide_run(tmp_path: Path) -> None:
     """Its scripts find the weights they are made for; its commands run in order."""
     page = pages.read(pages.GUIDE / "tensorflow.md")
