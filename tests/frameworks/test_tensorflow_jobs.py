@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def train(state):
         state.batch += 1
         if state.batch % 5 == 0:
             state.commit()
-    same = hvd.allgather(tf.reshape(model.layers[-1].kernel.value, [1, -1])).numpy()
+    same = hvd.allgather(model.get_weights()[0].reshape(1, -1)).numpy()
     assert (same == same[:1]).all()
     print("end", json.dumps([hvd.rank(), hvd.size(), state.batch, int(optimizer.iterations)]), flush=True)
 
@@ -186,6 +187,8 @@ def test_blocks_of_the_guide_run(tmp_path: Path) -> None:
         if block.title:
             (tmp_path / block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "sh":
+            if "train_keras" in block.text and version("keras").startswith("2."):
+                continue  # which comes with an older TensorFlow, and ringtune.keras needs Keras 3
             for line in block.text.strip().split("\n"):
                 command = [sys.executable, "-m", "ringtune.cli", *shlex.split(line)[1:]]
                 done = subprocess.run(
