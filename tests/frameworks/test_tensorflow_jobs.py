@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -187,8 +186,6 @@ def test_blocks_of_the_guide_run(tmp_path: Path) -> None:
         if block.title:
             (tmp_path / block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "sh":
-            if "train_keras" in block.text and version("keras").startswith("2."):
-                continue  # which comes with an older TensorFlow, and ringtune.keras needs Keras 3
             for line in block.text.strip().split("\n"):
                 command = [sys.executable, "-m", "ringtune.cli", *shlex.split(line)[1:]]
                 done = subprocess.run(
