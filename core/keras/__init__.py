@@ -1,4 +1,4 @@
-"""Horovod's names for Keras 3 on any of its backends - TensorFlow, JAX, torch: ``import ringtune.keras as hvd``."""
+"""Horovod's names for Keras 3 on TensorFlow, JAX or torch, and for Keras 2: ``import ringtune.keras as hvd``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from ringtune.common.job import (
     nccl_built,
     rocm_built,
 )
+from ringtune.common.keras.distributed import DistributedOptimizer, partial_optimizer
+from ringtune.common.keras.functions import allgather, allreduce, broadcast, loader, reducescatter
 from ringtune.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ringtune.common.rank_info import (
     cross_rank,
@@ -32,10 +34,8 @@ from ringtune.common.rank_info import (
     stop_timeline,
 )
 from ringtune.common.reductions import Adasum, Average, Sum
-from ringtune.errors import HorovodInternalError, NotSupported
+from ringtune.errors import HorovodInternalError
 from ringtune.keras import callbacks, elastic
-from ringtune.keras.distributed import DistributedOptimizer, partial_optimizer
-from ringtune.keras.functions import allgather, allreduce, broadcast, loader, reducescatter
 from ringtune.keras.lifecycle import init, shutdown
 from ringtune.session import is_initialized
 
@@ -82,11 +82,6 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
-
-if not hasattr(_keras, "ops"):
-    raise NotSupported(
-        f"ringtune.keras needs Keras 3, this is {_keras.__version__}: use ringtune.tensorflow.keras with Keras 2"
-    )
 
 PartialDistributedOptimizer = partial_optimizer(lambda: _keras.layers.Layer)
 load_model = loader(lambda: _keras, DistributedOptimizer)

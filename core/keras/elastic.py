@@ -9,8 +9,8 @@ import keras as _keras
 
 from ringtune.common.elastic import run_fn
 from ringtune.common.framework_errors import failures_as_ours
-from ringtune.keras.callback_classes import callbacks_for
-from ringtune.keras.functions import KerasState
+from ringtune.common.keras.callback_classes import callbacks_for
+from ringtune.common.keras.functions import KerasState
 from ringtune.keras.lifecycle import init, shutdown
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]

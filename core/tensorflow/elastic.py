@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from ringtune.common.elastic import ObjectState, run_fn
 from ringtune.common.framework_errors import failures_as_ours
+from ringtune.common.keras.variables import variables_of_optimizer
 from ringtune.common.rank_info import rank
 from ringtune.errors import InvalidArgument
-from ringtune.keras.variables import variables_of_optimizer
 from ringtune.tensorflow.basics import init, shutdown
 from ringtune.tensorflow.functions import broadcast_object, broadcast_variables
 

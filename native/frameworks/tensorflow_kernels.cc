@@ -206,10 +206,10 @@ class CollectiveKernel {
   std::int64_t wire_ = -1;
 };
 
-template <CollectiveKind kKind>
+template <CollectiveKind Kind>
 void* create(Construction* construction) {
   try {
-    return new CollectiveKernel(kKind, construction);
+    return new CollectiveKernel(Kind, construction);
   } catch (const Error& error) {
     refuse_construction(construction, error);
     return nullptr;

@@ -275,5 +275,47 @@ def loop(steps: int = 12, batch: int = 24, traced: bool = True) -> list[float]:
     return losses
 
 
+def horovod_example() -> list[float]:
+    """Train as ``tensorflow2_mnist.py`` of Horovod does: the broadcast stands in the function, after the first step."""
+    rank, size = hvd.rank(), hvd.size()
+    tf.random.set_seed(rank)
+    points, labels = data()
+    mine = slice(rank * len(points) // size, (rank + 1) * len(points) // size)
+    dataset = tf.data.Dataset.from_tensor_slices((points[mine], tf.cast(labels[mine], tf.int64)))
+    dataset = dataset.repeat().shuffle(100, seed=1).batch(16)
+    layers = [tf.keras.layers.Dense(16, activation="relu"), tf.keras.layers.Dense(3, activation="softmax")]
+    model = tf.keras.Sequential(layers)
+    losses, optimizer = tf.losses.SparseCategoricalCrossentropy(), tf.optimizers.Adam(0.01 * size)
+
+    @tf.function
+    def training_step(images: tf.Tensor, wanted: tf.Tensor, first_batch: bool) -> tf.Tensor:
+        with tf.GradientTape() as recorded:
+            found = model(images, training=True)
+            loss = losses(wanted, found)
+        reducing = hvd.DistributedGradientTape(recorded)
+        grads = reducing.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(grads, model.trainable_variables))  # noqa: B905 - as Horovod writes it
+        if first_batch:
+            hvd.broadcast_variables(model.variables, root_rank=0)
+            variables = optimizer.variables
+            hvd.broadcast_variables(variables() if callable(variables) else variables, root_rank=0)
+        return loss
+
+    seen = []
+    for batch, (images, wanted) in enumerate(dataset.take(60 // size)):
+        seen.append(float(training_step(images, wanted, batch == 0)))
+        weights = np.concatenate([np.ravel(one) for one in model.get_weights()])
+        same = hvd.allgather(weights[None]).numpy()
+        assert (same == same[:1]).all()
+    return seen
+
+
+def fit_batches(count: int) -> None:
+    """Train so many batches by ``fit``."""
+    model = tf.keras.Sequential([tf.keras.Input((8,)), tf.keras.layers.Dense(3)])
+    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.01)), "mse")
+    model.fit(np.ones((count * 4, 8)), np.ones((count * 4, 3)), batch_size=4, verbose=0)
+
+
 def initial(rows: int, columns: int) -> np.ndarray:
     return np.random.default_rng(rows).normal(scale=0.3, size=(rows, columns)).astype(np.float32)

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="make test-frameworks runs this where TensorFlow is installed")
 
 from tests.frameworks import tensorflow_cases as cases
+from tests.frameworks import tensorflow_function_cases as function_cases
 from tests.jobs.launching import Job
 
 FRONT = "tensorflow"
@@ -73,11 +74,15 @@ def test_gradients_of_every_collective(traced: bool, job: GetJob) -> None:
 
 
 def test_hundreds_of_ops_in_any_order_do_not_deadlock(job: GetJob) -> None:
-    job().run(cases.hundreds_in_any_order)
+    job().run(function_cases.hundreds_in_any_order)
 
 
 def test_names_agree_however_a_function_was_traced(job: GetJob) -> None:
-    job().run(cases.names_agree_after_retracing)
+    job().run(function_cases.names_agree_after_retracing)
+
+
+def test_a_function_that_is_called_twice(job: GetJob) -> None:
+    job().run(function_cases.function_called_twice)
 
 
 def test_what_makes_no_sense_is_refused_by_class_and_in_words(job: GetJob) -> None:
@@ -106,7 +111,7 @@ def test_what_makes_no_sense_is_refused_by_class_and_in_words(job: GetJob) -> No
 
 
 def test_a_name_is_in_flight_once(job: GetJob) -> None:
-    for kind, text in job().run(cases.duplicate_name):
+    for kind, text in job().run(function_cases.duplicate_name):
         assert kind == "InvalidArgumentError" and "allreduce.twice" in text
 
 

@@ -61,7 +61,7 @@ def train(state):
         state.batch += 1
         if state.batch % 5 == 0:
             state.commit()
-    same = hvd.allgather(tf.reshape(model.layers[-1].kernel.value, [1, -1])).numpy()
+    same = hvd.allgather(model.get_weights()[0].reshape(1, -1)).numpy()
     assert (same == same[:1]).all()
     print("end", json.dumps([hvd.rank(), hvd.size(), state.batch, int(optimizer.iterations)]), flush=True)
 
@@ -155,6 +155,26 @@ def test_a_timeline_has_names_and_steps(tmp_path: Path, launched: LaunchedJobs) 
     steps, startup = summary["steps"], summary["startup"]
     assert startup["first"] == 0 and steps["last"] == 5 and steps["count"] == 5 - startup["last"], (steps, startup)
     assert summary["headline"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["loop(steps=120)", "fit_batches(120)"])
+def test_the_tuner_sees_every_step(call: str, launched: LaunchedJobs) -> None:
+    """Of a loop with a tape and of ``fit``, without a mark by the user; the search turns the knobs meanwhile."""
+    script = launched.folder / "tuned.py"
+    script.write_text(
+        "import ringtune.tensorflow as hvd\nfrom ringtune import session\n"
+        "from tests.frameworks.tensorflow_training_cases import fit_batches, loop\n"
+        f"hvd.init()\n{call}\nprint('knobs', session.state.current.knobs_version)\n",
+        encoding="utf-8",
+    )
+    environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "RINGTUNE_AUTOTUNE": "1"}
+    result = launched.run("-np", "2", "--no-prefix", sys.executable, str(script), environ=environ)
+    assert result.returncode == 0, result.stderr
+    versions = [int(line.split()[1]) for line in result.stdout.splitlines() if line.startswith("knobs ")]
+    assert len(versions) == 2 and min(versions) > 0
+    [steps] = launched.folder.glob("runs/*/steps/rank-00000.jsonl")
+    assert [json.loads(line)["step"] for line in steps.read_text().splitlines()] == list(range(120))
 
 
 @pytest.mark.slow

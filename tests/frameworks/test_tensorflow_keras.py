@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 
@@ -11,6 +12,9 @@ pytest.importorskip("tensorflow", reason="make test-frameworks runs this where T
 
 from tests.frameworks.keras_tests import Keras3Tests, KerasJobs, KerasTests
 
+HAS_KERAS_3 = int(version("keras").split(".")[0]) >= 3
+needs_keras_3 = pytest.mark.skipif(not HAS_KERAS_3, reason="this TensorFlow comes with Keras 2")
+
 
 def jobs_of(request: pytest.FixtureRequest, front: str, **environ: str) -> Iterator[KerasJobs]:
     made = KerasJobs(request.getfixturevalue("tmp_path_factory").mktemp("keras"), front, environ)
@@ -18,6 +22,7 @@ def jobs_of(request: pytest.FixtureRequest, front: str, **environ: str) -> Itera
     made.end()
 
 
+@needs_keras_3
 class TestKeras3(Keras3Tests):
     @pytest.fixture(scope="class")
     @staticmethod
@@ -25,6 +30,7 @@ class TestKeras3(Keras3Tests):
         yield from jobs_of(request, "keras", KERAS_BACKEND="tensorflow")
 
 
+@needs_keras_3
 class TestTfKeras3(Keras3Tests):
     @pytest.fixture(scope="class")
     @staticmethod
@@ -36,5 +42,6 @@ class TestKeras2(KerasTests):
     @pytest.fixture(scope="class")
     @staticmethod
     def keras(request: pytest.FixtureRequest) -> Iterator[KerasJobs]:
-        pytest.importorskip("tf_keras")
-        yield from jobs_of(request, "tensorflow.keras", TF_USE_LEGACY_KERAS="1")
+        if HAS_KERAS_3:
+            pytest.importorskip("tf_keras")
+        yield from jobs_of(request, "tensorflow.keras", **({"TF_USE_LEGACY_KERAS": "1"} if HAS_KERAS_3 else {}))

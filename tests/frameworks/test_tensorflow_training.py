@@ -73,6 +73,11 @@ def test_batch_normalisation_over_all_ranks(traced: bool, job: GetJob) -> None:
     job().run(cases.synchronized_batch_norm, traced=traced)
 
 
+def test_horovod_s_own_example(job: GetJob) -> None:
+    for losses in job().run(cases.horovod_example):
+        assert sum(losses[-5:]) < sum(losses[:5]) / 2
+
+
 @MODES
 def test_a_loop_reaches_the_loss_of_one_process(traced: bool, job: GetJob) -> None:
     [alone] = job(1).run(cases.loop, traced=traced)

@@ -16,6 +16,8 @@ from ringtune.common.job import (
     nccl_built,
     rocm_built,
 )
+from ringtune.common.keras.distributed import DistributedOptimizer, partial_optimizer
+from ringtune.common.keras.functions import allgather, allreduce, broadcast, loader, reducescatter
 from ringtune.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ringtune.common.rank_info import (
     cross_rank,
@@ -30,8 +32,6 @@ from ringtune.common.rank_info import (
 )
 from ringtune.common.reductions import Adasum, Average, Sum
 from ringtune.errors import HorovodInternalError
-from ringtune.keras.distributed import DistributedOptimizer, partial_optimizer
-from ringtune.keras.functions import allgather, allreduce, broadcast, loader, reducescatter
 from ringtune.session import is_initialized
 from ringtune.tensorflow.basics import init, shutdown
 from ringtune.tensorflow.compression import Compression

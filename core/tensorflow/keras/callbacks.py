@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as _tf
 
-from ringtune.keras.callback_classes import callbacks_for
+from ringtune.common.keras.callback_classes import callbacks_for
 
 _made = callbacks_for(_tf.keras)
 BestModelCheckpoint: Any = _made.BestModelCheckpoint

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as _tf
 
-from ringtune.keras.callback_classes import callbacks_for
+from ringtune.common.keras.callback_classes import callbacks_for
 from ringtune.tensorflow.elastic import TensorFlowKerasState as KerasState
 from ringtune.tensorflow.elastic import run
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from ringtune.keras.optimizers import Wrapping
+    from ringtune.common.keras.optimizers import Wrapping
 
 
 class Sums:

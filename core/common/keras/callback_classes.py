@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 import ringtune.numpy as hvd
-from ringtune.errors import InvalidArgument
-from ringtune.keras import elastic_callbacks
-from ringtune.keras.variables import (
+from ringtune.common.keras import elastic_callbacks
+from ringtune.common.keras.variables import (
     bring_up_to_date,
     broadcast_values,
     number_of_parameter,
     set_parameter,
     variables_of_optimizer,
 )
+from ringtune.errors import InvalidArgument
 
 
 @functools.cache

@@ -9,10 +9,10 @@ import numpy as np
 
 import ringtune.numpy as hvd
 from ringtune.common.elastic import ObjectState
+from ringtune.common.keras.variables import array_of, bring_up_to_date, broadcast_values, variables_of_optimizer
 from ringtune.common.rank_info import rank
 from ringtune.common.reductions import Average
 from ringtune.errors import InvalidArgument
-from ringtune.keras.variables import array_of, bring_up_to_date, broadcast_values, variables_of_optimizer
 from ringtune.numpy.objects import broadcast_object
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ringtune.common.argument_checks import refuse
+from ringtune.common.keras.optimizers import is_keras_3, wrap
+from ringtune.common.keras.reducers import backend_of_keras, wrapping_for
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.common.reductions import Average, Sum
 from ringtune.errors import InvalidArgument
-from ringtune.keras.optimizers import is_keras_3, wrap
-from ringtune.keras.reducers import backend_of_keras, wrapping_for
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import ringtune.numpy as hvd
+from ringtune.common.keras.optimizers import is_keras_3
 from ringtune.common.process_sets import ProcessSet, global_process_set
-from ringtune.keras.optimizers import is_keras_3
 
 
 def bring_up_to_date(model: Any) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ringtune import session
+from ringtune.common.keras.optimizers import Wrapping
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.common.reductions import Average, Min
 from ringtune.errors import InvalidArgument, NotSupported
-from ringtune.keras.optimizers import Wrapping
 
 
 def backend_of_keras() -> str:

@@ -1,0 +1,1 @@
+"""What the front ends of Keras share, whatever its version and backend. Imports neither."""
