@@ -267,6 +267,22 @@ def refused(front: str) -> dict[str, str]:
     return said
 
 
+def distribution(front: str) -> str:
+    """Return what is said to a wrapping while Keras reduces over processes itself; within one process it may."""
+    hvd, keras = keras_of(front)
+    found = keras.distribution.DataParallel(devices=["cpu:0"])
+    keras.distribution.set_distribution(found)
+    try:
+        hvd.DistributedOptimizer(keras.optimizers.SGD())
+        found._num_process = 2
+        hvd.DistributedOptimizer(keras.optimizers.SGD())
+    except NotImplementedError as error:
+        return str(error)
+    finally:
+        keras.distribution.set_distribution(None)
+    return ""
+
+
 def elastic(front: str) -> None:
     """State and callbacks: batches and epochs that are done, over a failure too."""
     hvd, keras = keras_of(front)

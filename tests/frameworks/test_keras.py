@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.frameworks import keras_cases as cases
 from tests.frameworks.keras_tests import Keras3Tests, KerasJobs
 
 # Not imported here: each rank chooses its backend first.
@@ -27,6 +28,10 @@ class TestTorch(Keras3Tests):
 
 
 class TestJax(Keras3Tests):
+    def test_keras_distribution_is_left_alone(self, keras: KerasJobs) -> None:
+        for said in keras.run(cases.distribution):
+            assert "would be reduced twice" in said
+
     @pytest.fixture(scope="class")
     @staticmethod
     def keras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KerasJobs]:

@@ -51,7 +51,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     Raises:
         InvalidArgument: An argument is invalid, or the optimizer is wrapped already.
-        NotSupported: ``keras.distribution`` is set, which reduces gradients itself.
+        NotSupported: ``keras.distribution`` spans several processes, and reduces gradients itself.
     """
     if not hasattr(optimizer, "apply_gradients"):
         refuse("DistributedOptimizer: optimizer", optimizer, "an optimizer of Keras, such as keras.optimizers.Adam()")

@@ -140,10 +140,11 @@ def _derived(optimizer: Any, before: type, wrapping: Wrapping) -> Any:
 def _refuse_distribution() -> None:
     import keras
 
-    distribution = getattr(keras, "distribution", None)
-    if distribution is not None and distribution.distribution() is not None:
+    module = getattr(keras, "distribution", None)
+    current = None if module is None else module.distribution()
+    if current is not None and getattr(current, "_num_process", 2) > 1:
         raise NotSupported(
-            "DistributedOptimizer while keras.distribution.distribution() is set: it reduces gradients itself, and "
+            "DistributedOptimizer while keras.distribution spans several processes: it reduces gradients itself, and "
             "they would be reduced twice. Call keras.distribution.set_distribution(None), or do not wrap the optimizer"
         )
 
