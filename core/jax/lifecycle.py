@@ -12,6 +12,7 @@ from jax.errors import JaxRuntimeError
 
 from ringtune import numpy as front
 from ringtune import session
+from ringtune.bootstrap.departure import exit_code
 from ringtune.common.process_sets import ProcessSet
 from ringtune.errors import InvalidArgument
 from ringtune.jax.trees import is_traced
@@ -64,5 +65,5 @@ def join() -> int:
 
 
 def _settle_at_exit() -> None:
-    if session.exit_code() is None:  # after an exception, other ranks may never come to what was started
+    if exit_code() is None:  # after an exception, other ranks may never come to what was started
         settle()
