@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -227,18 +227,30 @@ def drawn(rounds: int, seed: int) -> Iterator[Trial]:
 
 
 def table(all_found: Sequence[Found]) -> str:
-    """Return the table: what survivors got, the longest time until it, the longest time until the launcher's end."""
-    lines = ["| fault | phase | trials | others got | within | launcher ended within |", "|---|---|---|---|---|---|"]
-    for fault, phase in itertools.product(FAULTS, PHASES):
-        cell = [found for found in all_found if found.met and (found.trial.fault, found.trial.phase) == (fault, phase)]
-        if not cell:
-            continue
-        told = [outcome for found in cell for outcome in found.told.values()]
-        kinds = sorted({kind or "their end" for kind, _, _ in told}) or ["SIGTERM"]
-        longest = max((after_s for _, _, after_s in told), default=0.0)
-        ended = "-" if fault in NETWORK else f"{max(found.took_s for found in cell):.1f} s"
-        lines.append(f"| {fault} | {phase} | {len(cell)} | {', '.join(kinds)} | {longest:.1f} s | {ended} |")
-    return "\n".join(lines)
+    """Return what survivors were told, within how many seconds of the fault, and when the launcher ended after it."""
+    met = [found for found in all_found if found.met]
+
+    def longest(fault: str, phase: str, of: Callable[[Found], list[float]]) -> str:
+        seconds = [
+            one for found in met if (found.trial.fault, found.trial.phase) == (fault, phase) for one in of(found)
+        ]
+        return f"{max(0.0, *seconds):.1f}" if seconds else "-"
+
+    def rows(title: str, of: Callable[[Found], list[float]]) -> list[str]:
+        lines = [f"| {title} | {' | '.join(PHASES)} |", "|---" * (len(PHASES) + 1) + "|"]
+        for fault in FAULTS:
+            cells = [longest(fault, phase, of) for phase in PHASES]
+            if any(cell != "-" for cell in cells):
+                lines.append(f"| {fault} | {' | '.join(cells)} |")
+        return lines
+
+    kinds = []
+    for fault in FAULTS:
+        told = {kind for found in met if found.trial.fault == fault for kind, _, _ in found.told.values() if kind}
+        kinds += [f"* {fault}: {', '.join(sorted(told))}"] if told else []
+    said = rows("told within (s)", lambda found: [after for kind, _, after in found.told.values() if kind])
+    ended = rows("launcher ended within (s)", lambda found: [] if found.code is None else [found.took_s])
+    return "\n".join([*kinds, "", *said, "", *ended])
 
 
 def main() -> int:
