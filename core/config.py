@@ -100,6 +100,7 @@ class Config:
     interface_address: str | None = None
     start_timeout_ns: int = 120_000_000_000
     elastic_timeout_ns: int = 600_000_000_000
+    elastic_state: Path | None = None
     liveness_timeout_ns: int = 60_000_000_000
     idle_timeout_ns: int = 0
     thread_affinity: tuple[int, ...] = ()

@@ -186,6 +186,15 @@ VARIABLES: tuple[Variable, ...] = (
         _S,
     ),
     Variable(
+        "ELASTIC_STATE",
+        "elastic_state",
+        "path",
+        None,
+        "folder",
+        "Folder on each host's own disk, or in /dev/shm, that keeps an elastic state at its commits: a restart of all "
+        "ranks goes on from there.",
+    ),
+    Variable(
         "ELASTIC_TIMEOUT",
         "elastic_timeout_ns",
         "float",

@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 import functools
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ringtune.common.exceptions import HostsUpdatedInterrupt
-from ringtune.elastic import membership
+from ringtune.elastic import kept_state, membership
+from ringtune.elastic.kept_state import KeptState
 from ringtune.elastic.results import HostUpdateResult
-from ringtune.errors import HorovodInternalError, PeerLost
+from ringtune.errors import HorovodInternalError, InvalidArgument, NotSupported, PeerLost
 
 __all__ = ["HostUpdateResult", "ObjectState", "State", "notification_manager", "run_fn"]
 
@@ -97,6 +98,7 @@ class State:
         """
         self.save()
         self._commits += 1
+        kept_state.keep(self)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -134,6 +136,24 @@ class State:
     def reset(self) -> None:
         """Follow a change of ranks; nothing by default."""
 
+    def saved(self) -> Any:
+        """Return what `save` has kept, which a process started later can take (``RINGTUNE_ELASTIC_STATE``).
+
+        Raises:
+            NotSupported: This class has nothing that could be written.
+        """
+        raise NotSupported(
+            f"{type(self).__name__} cannot be kept on a disk: it has no saved() (RINGTUNE_ELASTIC_STATE)"
+        )
+
+    def take_saved(self, saved: Any) -> None:
+        """Take what `saved` returned in an earlier process, as if it had been saved here, and return to it.
+
+        Raises:
+            InvalidArgument: It is of another training.
+        """
+        raise NotSupported(f"{type(self).__name__} cannot be kept on a disk: it has no take_saved()")
+
 
 class ObjectState(State):
     """Plain Python attributes.
@@ -156,6 +176,14 @@ class ObjectState(State):
     def restore(self) -> None:
         self._set(copy.deepcopy(self._saved_state))
 
+    def saved(self) -> Any:
+        return self._saved_state
+
+    def take_saved(self, saved: Any) -> None:
+        require_names(saved, self._saved_state)
+        self._saved_state = saved
+        self.restore()
+
     def sync(self) -> None:
         if self._saved_state:
             self._saved_state = self._bcast_object({name: getattr(self, name) for name in self._saved_state})
@@ -164,6 +192,21 @@ class ObjectState(State):
     def _set(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             setattr(self, name, value)
+
+
+def require_names(saved: Any, names: Iterable[str]) -> None:
+    """Check that a state which was kept has the attributes of this one.
+
+    Raises:
+        InvalidArgument: It has others.
+    """
+    own = set(names)
+    if not isinstance(saved, dict) or set(saved) != own:
+        there = ", ".join(sorted(saved)) if isinstance(saved, dict) else type(saved).__name__
+        raise InvalidArgument(
+            f"the state kept in RINGTUNE_ELASTIC_STATE holds {there or 'nothing'}, this training has "
+            f"{', '.join(sorted(own)) or 'nothing'}: empty the folder, or name another one"
+        )
 
 
 def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R]:
@@ -182,14 +225,16 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
     def wrapper(state: State, *args: Any, **kwargs: Any) -> R:
         notification_manager.init()
         notification_manager.register_listener(state)
-        progress = _Progress(state)
+        progress, kept = _Progress(state), KeptState(state)
         skip_sync = False
         try:
             while True:
                 try:
                     if not skip_sync:
-                        state.sync()
-                    return func(state, *args, **kwargs)
+                        kept.sync()
+                    result = func(state, *args, **kwargs)
+                    kept.done()
+                    return result
                 except HorovodInternalError as failure:
                     if progress.hopeless(failure):
                         raise

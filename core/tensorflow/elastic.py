@@ -64,6 +64,20 @@ class _VariablesState(ObjectState):
             variable.assign(value)
         super().restore()
 
+    def saved(self) -> Any:
+        return super().saved(), self._saved_values
+
+    def take_saved(self, saved: Any) -> None:
+        attributes, values = saved
+        shapes, own = [one.shape for one in values], [tuple(one.shape) for one in self.variables_to_keep()]
+        if shapes != own:
+            raise InvalidArgument(
+                f"the state kept in RINGTUNE_ELASTIC_STATE has variables of the shapes {shapes}, this training {own}: "
+                "empty the folder, or name another one"
+            )
+        self._saved_values = values
+        super().take_saved(attributes)
+
     def sync(self) -> None:
         failures_as_ours(broadcast_variables)(self.variables_to_keep(), root_rank=0)
         self._save_variables()

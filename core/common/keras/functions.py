@@ -138,6 +138,20 @@ class KerasState(ObjectState):
             variable.assign(value)
         super().restore()
 
+    def saved(self) -> Any:
+        return super().saved(), self._saved_values
+
+    def take_saved(self, saved: Any) -> None:
+        attributes, values = saved
+        shapes, own = [one.shape for one in values], [tuple(one.shape) for one in self._variables()]
+        if shapes != own:
+            raise InvalidArgument(
+                f"the state kept in RINGTUNE_ELASTIC_STATE has variables of the shapes {shapes}, this training {own}: "
+                "empty the folder, or name another one"
+            )
+        self._saved_values = values
+        super().take_saved(attributes)
+
     def sync(self) -> None:
         broadcast_values(self._variables(), 0)
         self._save_variables()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ringtune.common.elastic import ObjectState
+from ringtune.common.elastic import ObjectState, require_names
 from ringtune.torch.basics import rank
 from ringtune.torch.elastic.sampler import ElasticSampler
 from ringtune.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
@@ -49,6 +49,17 @@ class StateHandler:
     def sync(self) -> None:
         """Take over rank 0's state."""
         raise NotImplementedError
+
+    def saved(self) -> Any:
+        """Return the copy, for a process that is started later; see `ringtune.common.elastic.State.saved`."""
+        return self._saved
+
+    def take_saved(self, saved: Any) -> None:
+        """Return to a copy of an earlier process."""
+        self._saved = saved
+        self.restore()
+
+    _saved: Any = None
 
 
 class ModelStateHandler(StateHandler):
@@ -159,6 +170,15 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
+
+    def saved(self) -> Any:
+        return {**super().saved(), **{name: handler.saved() for name, handler in self._handlers.items()}}
+
+    def take_saved(self, saved: Any) -> None:
+        require_names(saved, [*self._handlers, *self._saved_state])
+        for name, handler in self._handlers.items():
+            handler.take_saved(saved[name])
+        super().take_saved({name: saved[name] for name in self._saved_state})
 
     def reset(self) -> None:
         """Let samplers partition their rest over the new ranks, also when no sync follows."""

@@ -1,0 +1,126 @@
+"""The committed state on the hosts' own disks, to go on from when all processes of a job were started anew.
+
+Under torchrun, ``ringtune run --restarts`` and a batch system's requeue no process outlives a failure, and what a
+commit has copied in memory is gone with them. With ``RINGTUNE_ELASTIC_STATE`` one rank of each host writes it into that
+folder as well; at the next start the newest one found on any host is given to all ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ringtune import session
+from ringtune.errors import InvalidArgument
+from ringtune.output_file import open_private
+
+if TYPE_CHECKING:
+    from ringtune.common.elastic import State
+
+_FILE = "state"
+_HEADER = struct.Struct("<8sQ")
+"""Magic word and number of the commit; a pickled `State.saved` follows."""
+_MAGIC = b"RTSTATE1"
+
+
+class KeptState:
+    """The state of one training loop as it lies on disks.
+
+    Args:
+        state: The state.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._live = False
+
+    def sync(self) -> None:
+        """Let all ranks have one state: that of a rank which trained already, else the newest kept one, else rank 0's.
+
+        Raises:
+            InvalidArgument: What is kept is of another training, or may have been written by another user.
+        """
+        folder = _folder()
+        if folder is not None:
+            self._find(folder)
+        self._state.sync()
+        self._live = True
+
+    def done(self) -> None:
+        """Training has ended well: a later one in this folder begins anew."""
+        folder = _folder()
+        if folder is not None and _writes():
+            (folder / _FILE).unlink(missing_ok=True)
+
+    def _find(self, folder: Path) -> None:
+        from ringtune.numpy.objects import allgather_object, broadcast_object
+
+        state = self._state
+        number = state._commits if self._live else _number_of(folder / _FILE)
+        told = allgather_object((self._live, number), "elastic.kept")
+        newest = max(one for _, one in told)
+        if any(live for live, _ in told) or not newest:
+            state._commits = max(state._commits, *(one for live, one in told if live), 0)
+            return
+        owner = next(rank for rank, (_, one) in enumerate(told) if one == newest)
+        here = session.require().rank == owner
+        saved = broadcast_object(_read(folder / _FILE) if here else None, owner, "elastic.kept.state")
+        state.take_saved(saved)
+        state._commits = newest
+        if here:
+            print(f"ringtune: training goes on from commit {newest}, kept in {folder}", file=sys.stderr, flush=True)
+
+
+def keep(state: State) -> None:
+    """Write what a commit has saved, on one rank of each host; what cannot be written is said, and training goes on."""
+    folder = _folder()
+    if folder is None or not _writes():
+        return
+    import cloudpickle  # type: ignore[import-untyped]
+
+    part = folder / f"{_FILE}.part"
+    try:
+        with open_private(part, "wb") as file:
+            for piece in (_HEADER.pack(_MAGIC, state._commits), cloudpickle.dumps(state.saved())):
+                view = memoryview(piece)
+                while view:
+                    view = view[file.write(view) or 0 :]
+        part.replace(folder / _FILE)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        session.warn(f"commit {state._commits} is not kept in {folder}: {error.strerror or error}")
+
+
+def _folder() -> Path | None:
+    now = session.state.current
+    return now.config.elastic_state if now is not None else None
+
+
+def _writes() -> bool:
+    return session.require().local_rank == 0
+
+
+def _number_of(file: Path) -> int:
+    """Return the commit that a file holds; 0 where there is none."""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_HEADER.size)
+            about = os.fstat(opened.fileno())
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise InvalidArgument(f"{file}: cannot be read: {error.strerror}") from None
+    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise InvalidArgument(f"{file} may have been written by another user: it is not read; name another folder")
+    magic, number = _HEADER.unpack(head) if len(head) == _HEADER.size else (b"", 0)
+    if magic != _MAGIC:
+        raise InvalidArgument(f"{file} is no state that ringtune kept: remove it, or name another folder")
+    return int(number)
+
+
+def _read(file: Path) -> Any:
+    return pickle.loads(file.read_bytes()[_HEADER.size :])

@@ -1,0 +1,139 @@
+"""The committed state on disk: all processes of a job end, and the next start goes on from the last commit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import needs
+from tests.launch.conftest import HANG_S, Jobs
+
+needs("ringtune._native")
+needs("torch")
+
+TRAIN = """
+import os, signal, sys
+from pathlib import Path
+import torch, ringtune.torch as hvd
+hvd.init()
+torch.manual_seed(3)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+state = hvd.elastic.TorchState(model, optimizer, batch=0)
+crashed = Path(sys.argv[1])
+@hvd.elastic.run
+def train(state):
+    begin = state.batch
+    while state.batch < 30:
+        generator = torch.Generator().manual_seed(1000 * state.batch + hvd.rank())
+        optimizer.zero_grad()
+        model(torch.randn(4, 8, generator=generator)).square().mean().backward()
+        optimizer.step()
+        state.batch += 1
+        if state.batch % 10 == 0:
+            state.commit()
+        if state.batch == 25 and hvd.rank() == 1 and not crashed.exists():
+            crashed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return begin
+begin = train(state)
+digest = sum(float(one.detach().double().sum()) for one in model.parameters())
+print(f"rank {hvd.rank()} began at {begin}, ended at {state.batch}: {digest!r}", flush=True)
+hvd.shutdown()
+"""
+
+
+def told(stdout: str) -> list[str]:
+    return sorted(line[line.index("rank ") :] for line in stdout.splitlines() if "began at" in line)
+
+
+@pytest.fixture
+def undisturbed(jobs: Jobs) -> list[str]:
+    """What the ranks print that train through."""
+    never = jobs.folder / "never"
+    never.touch()
+    result = jobs.run("-np", "2", "--no-run-dir", sys.executable, script(jobs), str(never))
+    assert result.returncode == 0, result.stderr
+    return told(result.stdout)
+
+
+def script(jobs: Jobs) -> str:
+    path = jobs.folder / "train.py"
+    path.write_text(TRAIN, encoding="utf-8")
+    return str(path)
+
+
+def kept(jobs: Jobs) -> dict[str, str]:
+    return {"RINGTUNE_ELASTIC_STATE": str(jobs.folder / "kept")}
+
+
+@pytest.mark.slow
+def test_a_job_that_is_started_again_goes_on_from_its_last_commit(jobs: Jobs, undisturbed: list[str]) -> None:
+    command = ("-np", "2", "--no-run-dir", "--restarts", "1", sys.executable, script(jobs), str(jobs.folder / "crash"))
+    result = jobs.run(*command, environ=kept(jobs))
+    assert result.returncode == 0, result.stderr
+    assert told(result.stdout) == [line.replace("began at 0", "began at 20") for line in undisturbed]
+    assert "training goes on from commit 2" in result.stderr
+    assert list((jobs.folder / "kept").iterdir()) == [], "it ended well: the next one begins anew"
+
+
+@pytest.mark.slow
+def test_under_torchrun_too(jobs: Jobs, undisturbed: list[str]) -> None:
+    command = [
+        *(
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "--max-restarts",
+            "1",
+        ),
+        *(script(jobs), str(jobs.folder / "crash")),
+    ]
+    environ = {**os.environ, **kept(jobs), "RINGTUNE_RUN_DIR": str(jobs.folder / "run")}
+    result = subprocess.run(
+        command, env=environ, cwd=jobs.folder, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert told(result.stdout) == [line.replace("began at 0", "began at 20") for line in undisturbed]
+
+
+def write_state(jobs: Jobs, content: bytes, mode: int = 0o600) -> Path:
+    file = jobs.folder / "kept" / "state"
+    file.parent.mkdir(mode=0o700)
+    file.write_bytes(content)
+    file.chmod(mode)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "message"),
+    [
+        (b"x" * 40, 0o600, "is no state that ringtune kept"),
+        (b"RT", 0o600, "is no state that ringtune kept"),
+        (b"RTSTATE1" + bytes(8), 0o622, "may have been written by another user"),
+    ],
+)
+def test_what_was_not_kept_by_this_user_is_refused(jobs: Jobs, content: bytes, mode: int, message: str) -> None:
+    write_state(jobs, content, mode)
+    command = ("-np", "1", "--no-run-dir", sys.executable, script(jobs), str(jobs.folder / "crash"))
+    result = jobs.run(*command, environ=kept(jobs))
+    assert result.returncode == 1 and message in result.stderr, result.stderr
+
+
+def test_a_disk_that_is_full_costs_the_kept_state_and_not_the_training(jobs: Jobs) -> None:
+    never = jobs.folder / "never"
+    never.touch()
+    (jobs.folder / "kept").mkdir()
+    (jobs.folder / "kept" / "state.part").symlink_to("/dev/full")
+    command = ("-np", "1", "--no-run-dir", sys.executable, script(jobs), str(never))
+    result = jobs.run(*command, environ=kept(jobs))
+    assert result.returncode == 0 and "ended at 30" in result.stdout, result.stderr
+    assert "commit 1 is not kept in" in result.stderr and "No space left on device" in result.stderr
