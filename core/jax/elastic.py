@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
 
-from ringtune.common.elastic import ObjectState, run_fn
+from ringtune.common.elastic import ObjectState, require_names, run_fn
 from ringtune.common.rank_info import rank
 from ringtune.jax.errors import translate
 from ringtune.jax.lifecycle import init, shutdown
@@ -43,6 +43,10 @@ class JaxState(ObjectState):
     def restore(self) -> None:
         self._set({name: jax.tree_util.tree_map(_given_back, value) for name, value in self._saved_state.items()})
 
+    def take_saved(self, saved: Any) -> None:
+        require_names(saved, self._saved_state)
+        super().take_saved({name: _placed_as(self._saved_state[name], value) for name, value in saved.items()})
+
     def sync(self) -> None:
         """Take over rank 0's values, array by array."""
         if self._saved_state:
@@ -68,10 +72,22 @@ def _on_host(leaf: Any) -> Any:
 
 
 class _Saved:
-    """An array of JAX on the host, and where it was."""
+    """An array of JAX on the host, and where it was; another process knows other devices."""
 
     def __init__(self, array: jax.Array) -> None:
         self.values, self.sharding = np.array(array), array.sharding
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"values": self.values, "sharding": None}
+
+
+def _placed_as(own: Any, kept: Any) -> Any:
+    """Let the arrays of a tree of an earlier process come to where this one has them, if it is made alike."""
+    if jax.tree_util.tree_structure(own) == jax.tree_util.tree_structure(kept):
+        for here, there in zip(jax.tree_util.tree_leaves(own), jax.tree_util.tree_leaves(kept), strict=True):
+            if isinstance(here, _Saved) and isinstance(there, _Saved):
+                there.sharding = here.sharding
+    return kept
 
 
 def _given_back(leaf: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import warnings
 from typing import Any
@@ -132,6 +133,15 @@ def elastic_state() -> None:
     state.epoch = 0
     state.restore()
     assert state.epoch == 5, "what is synchronised is saved"
+    # What a later process finds on the disk.
+    later = hvd.elastic.JaxState(
+        params={"w": jnp.zeros(4), "n": np.zeros(2, int)}, key=jax.random.key(9), epoch=0, names=[], rate=None
+    )
+    later.take_saved(pickle.loads(pickle.dumps(state.saved())))
+    equal(later.params["w"], jnp.arange(4.0))
+    assert isinstance(later.params["w"], jax.Array)
+    equal(jax.random.key_data(later.key), jax.random.key_data(jax.random.key(0)))
+    assert (later.epoch, later.names) == (5, state.names)
 
 
 def through_python() -> list[str]:

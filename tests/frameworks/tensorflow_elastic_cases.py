@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 import ringtune.tensorflow as hvd
 from ringtune.common.framework_errors import failure_of
+from ringtune.errors import InvalidArgument
 
 
 def reduce_until_it_fails(traced: bool) -> tuple[str, str, str]:
@@ -111,6 +113,21 @@ def states() -> None:
     state.restore()
     assert int(model.optimizer.iterations) == 1
     assert all(np.array_equal(one, other) for one, other in zip(trained, model.get_weights(), strict=True))
+    # What a later process finds on the disk.
+    kept = pickle.loads(pickle.dumps(state.saved()))
+    later = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
+    later.compile("adam", "mse")
+    hvd.elastic.TensorFlowKerasState(later, epoch=5).take_saved(kept)
+    assert int(later.optimizer.iterations) == 1
+    assert all(np.array_equal(one, other) for one, other in zip(trained, later.get_weights(), strict=True))
+    wider = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1)])
+    wider.compile("adam", "mse")
+    try:
+        hvd.elastic.TensorFlowKerasState(wider, epoch=5).take_saved(kept)
+    except InvalidArgument as error:
+        assert "has variables of the shapes" in str(error)
+    else:
+        raise AssertionError("another model was taken")
 
 
 def make_a_state() -> bool:
