@@ -374,7 +374,7 @@ FILE_WORDS = (
     FileWord(
         layout.RUN_FILE,
         "launcher or rank 0",
-        "name, command, times, status, size, hosts, config, knobs, versions, labels, failure",
+        "name, command, times, status, size, hosts, config, knobs, versions, labels, failure, failed_starts",
     ),
     FileWord(f"{layout.MACHINE_FOLDER}/{_RANK_0}.json", "each rank", "host, cpu, cores, memory, kernel, python, pid"),
     FileWord(f"{layout.TIMELINE_FOLDER}/{_RANK_0}.json", "each rank", "that rank's part of the timeline"),

@@ -15,6 +15,9 @@ from ringtune.elastic import keys
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import ConfigError, Timeout
 
+_DECIDED_AFTER = 2
+"""The launcher ends workers that do not come after one time limit and gives up after another: a worker waits longer."""
+_DECIDED_NS = 60_000_000_000
 _LOOK_EVERY_S = 0.5
 """Shortest time between two reads of the notice: commits may come many times a second."""
 
@@ -83,12 +86,13 @@ class Membership:
             self._store.set(keys.ready(self._job, self._worker, self._count), b"1")
             self._store.add(keys.news(self._job), 1)
             try:
-                text = self._store.get(keys.assignment(self._job, self._worker, self._count), timeout_ns)
+                wait_ns = _DECIDED_AFTER * timeout_ns + _DECIDED_NS
+                text = self._store.get(keys.assignment(self._job, self._worker, self._count), wait_ns)
             except native.error_class() as error:
                 if type(error).__name__ != "Timeout":
                     raise
                 raise Timeout(
-                    f"worker {self._worker}: the launcher gave no rank within {timeout_ns / 1e9:g} s "
+                    f"worker {self._worker}: the launcher gave no rank within {wait_ns / 1e9:g} s "
                     "(RINGTUNE_ELASTIC_TIMEOUT): too few ranks are left, or one of them does not come"
                 ) from None
         answer = orjson.loads(text)

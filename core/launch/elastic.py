@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import selectors
 import signal
 import socket
@@ -33,6 +34,8 @@ from ringtune.launch.streams import Streams
 from ringtune.launch.supervisor import Failure, Outcome, Supervisor, how_ended
 
 _LOOK_EVERY_S = 0.1
+_STOPPED_S = 10.0
+"""For so long others wait for a worker whose process stands stopped (SIGSTOP); then it is ended and replaced."""
 _STORE_TIMEOUT_NS = 10_000_000_000
 
 
@@ -72,6 +75,7 @@ class ElasticSupervisor(Supervisor):
         self._membership = Membership(limits)
         self._counts: dict[int, int] = {}
         self._started_workers: list[RankProcess] = []
+        self._awaited: set[int] = set()
         self._notices = 0
         self._news = 0
         self._given_up: membership.GiveUp | None = None
@@ -119,6 +123,15 @@ class ElasticSupervisor(Supervisor):
         event(time.monotonic())
         for action in self._membership.take_actions():
             self._do(action)
+        self._watch_awaited()
+
+    def _watch_awaited(self) -> None:
+        """Let rank agents end workers that stand stopped while others wait for them, and no others."""
+        awaited = self._membership.awaited() & set(self._running)
+        for worker in awaited ^ self._awaited:
+            if worker in self._running:
+                self._running[worker].end_if_stopped(_STOPPED_S if worker in awaited else math.inf)
+        self._awaited = awaited
 
     def _do(self, action: membership.Action) -> None:
         if isinstance(action, membership.Start):

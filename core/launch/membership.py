@@ -154,6 +154,12 @@ class Membership:
         """Return how many workers a host takes."""
         return self._hosts[host].slots
 
+    def awaited(self) -> set[int]:
+        """Return the workers for which others wait that are ready for a new generation."""
+        live = self._live() if self._forming and not self.over else {}
+        ready = {number for number, worker in live.items() if worker.ready}
+        return set(live) - ready if ready else set()
+
     # -- events ------------------------------------------------------------------------------------------------------
 
     def discovered(self, hosts: Sequence[Host], now: float) -> None:

@@ -7,6 +7,7 @@ passes.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -224,6 +225,8 @@ class Supervisor:
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGTSTP:
             # The ranks have no terminal, where the kernel ignores SIGTSTP; SIGSTOP stops them all the same.
+            for rank in self._running.values():
+                rank.end_if_stopped(math.inf)
             self._send(signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGSTOP)
         elif number not in _ENDING:

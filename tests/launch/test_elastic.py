@@ -56,13 +56,14 @@ train(hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0))
 
 
 def train(
-    jobs: Jobs, event: str, batches: int, *flags: str, compression: str = "none"
+    jobs: Jobs, event: str, batches: int, *flags: str, compression: str = "none", **variables: str
 ) -> tuple[int, list[list[int]], list[list[int]], str]:
     """Run the training script; return exit code, what `begin` and `end` lines say, and the launcher's words."""
     text = textwrap.dedent(event).strip().replace("\n", "\n    ")
     script = jobs.folder / "train.py"
     script.write_text(TRAIN.replace("EVENT", text).replace("COMPRESSION", compression), encoding="utf-8")
-    result = jobs.run("--no-run-dir", *flags, sys.executable, str(script), str(jobs.folder), str(batches))
+    command = ("--no-run-dir", *flags, sys.executable, str(script), str(jobs.folder), str(batches))
+    result = jobs.run(*command, environ=variables)
     said = {
         word: [json.loads(line.split(f"{word} ")[1]) for line in result.stdout.splitlines() if f" {word} " in line]
         for word in ("begin", "end")
@@ -83,6 +84,21 @@ def test_a_killed_rank_is_replaced_and_training_goes_on_from_the_commit(compress
     assert sorted(begin[2:]) == [[0, 2, 5], [1, 2, 5]]
     assert sorted(end) == [[0, 2, 20], [1, 2, 20]]
     assert "was killed by SIGKILL" in said and "generation 2: 2 ranks" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_frozen_rank_is_ended_and_replaced(victim: int, jobs: Jobs) -> None:
+    event = f"""
+    if state.batch == 8 and hvd.rank() == {victim} and once("frozen"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    flags = ("-np", "2", "--min-np", "2", "--elastic-timeout", "20")
+    code, begin, end, said = train(jobs, event, 20, *flags, RINGTUNE_LIVENESS_TIMEOUT="2")
+    assert code == 0, said
+    assert sorted(begin[2:]) == [[0, 2, 5], [1, 2, 5]]
+    assert sorted(end) == [[0, 2, 20], [1, 2, 20]]
+    assert "ending the rank, which stands stopped for 10 s" in said and "generation 2: 2 ranks" in said
 
 
 @pytest.mark.slow

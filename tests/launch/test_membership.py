@@ -52,6 +52,20 @@ def test_a_failed_worker_is_replaced_and_survivors_come_first() -> None:
     assert membership.take_actions() == [Publish(2, (1, 2))]
 
 
+def test_who_is_awaited_is_live_and_not_ready_while_others_are() -> None:
+    membership = started(Limits(2, 1), [Host("a", 3)])
+    assert membership.awaited() == set(), "nobody waits"
+    membership.ended(0, 137, 5.0)
+    assert membership.take_actions() == [Start(3, "a")] and membership.awaited() == set()
+    membership.ready(1, 6.0)
+    assert membership.awaited() == {2, 3}
+    membership.ended(2, 137, 7.0)
+    membership.ready(3, 8.0)
+    assert membership.awaited() == {4}
+    membership.ready(4, 9.0)
+    assert membership.awaited() == set(), "the generation has begun"
+
+
 def test_goes_on_with_fewer_when_no_slot_is_left() -> None:
     membership = started(Limits(2, 1), [Host("a", 1), Host("b", 1)])
     membership.ended(1, 1, 5.0)
