@@ -12,8 +12,8 @@ from ringtune.errors import RingtuneError
 
 R = TypeVar("R")
 
-_TEXT = re.compile(r"ringtune\.(?:errors\.)?([A-Z]\w+): ([^\n]*)")
-"""How the kernels of frameworks write them (``native/frameworks/``)."""
+_TEXT = re.compile(r"\bringtune\.(?:errors\.)?([A-Z]\w+): (.*?)(?:\n\t|\Z)", re.DOTALL)
+"""How handlers and kernels write them (``native/frameworks/``); TensorFlow adds lines about its graph."""
 
 
 def failure_of(error: BaseException) -> RingtuneError | None:
@@ -22,7 +22,7 @@ def failure_of(error: BaseException) -> RingtuneError | None:
     kind = getattr(errors, found[1], None) if found else None
     if found is None or not isinstance(kind, type) or not issubclass(kind, RingtuneError):
         return None
-    return kind(found[2])
+    return kind(found[2].strip())
 
 
 def failures_as_ours(func: Callable[..., R]) -> Callable[..., R]:

@@ -12,8 +12,8 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from ringtune.common.elastic import ObjectState, require_names, run_fn
+from ringtune.common.framework_errors import failure_of
 from ringtune.common.rank_info import rank
-from ringtune.jax.errors import translate
 from ringtune.jax.lifecycle import init, shutdown
 from ringtune.jax.parameters import broadcast_parameters
 from ringtune.numpy.objects import broadcast_object
@@ -118,7 +118,7 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
         try:
             return func(*args, **kwargs)
         except JaxRuntimeError as error:
-            ours = translate(error)
+            ours = failure_of(error)
             if ours is None:
                 raise
             raise ours from error

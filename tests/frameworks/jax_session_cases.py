@@ -14,8 +14,8 @@ import numpy as np
 
 import ringtune.jax as hvd
 from ringtune import session
+from ringtune.common.framework_errors import failure_of
 from ringtune.jax import handler
-from ringtune.jax.errors import translate
 from tests.frameworks import cases
 from tests.frameworks.jax_cases import batches, equal, gradients, mine, order
 
@@ -166,7 +166,7 @@ def through_python() -> list[str]:
     try:
         jax.block_until_ready(jax.jit(lambda x: hvd.allreduce(x, name="bad"))(jnp.ones(1 + hvd.rank())))
     except jax.errors.JaxRuntimeError as error:
-        message = f"{type(translate(error)).__name__}: {translate(error)}"
+        message = f"{type(failure_of(error)).__name__}: {failure_of(error)}"
     return [*(str(one.message) for one in said), message]
 
 
