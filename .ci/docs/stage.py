@@ -15,10 +15,10 @@ STAGE = ROOT / "build" / "docs-source"
 GUIDE = "core/guide"
 GUIDES = (
     "quickstart", "horovod", "ddp", "ddp-walk", "walk", "tuning", "elastic", "hosts", "dashboard", "troubleshooting",
-    "faq", "jax",
+    "faq", "jax", "tensorflow",
 )  # fmt: skip
 LAYERS = ("core", "timeline", "tuner", "dashboard", "native", "benchmarks", "tests")
-MORE = ("core/launch/SECURITY", "native/DESIGN", "benchmarks/examples/README")
+MORE = ("core/launch/README", "core/launch/SECURITY", "native/DESIGN", "benchmarks/examples/README")
 # Module: names that another module's page describes.
 MODULES = {
     "ringtune": "RingtuneError, range, run",

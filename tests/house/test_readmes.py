@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from functools import cache
 from pathlib import Path
@@ -167,3 +168,14 @@ def test_the_parser_finds_what_is_wrong() -> None:
     assert pages.wrong_words(["timeline", "sumary"])
     assert pages.wrong_words(["timeline", "summary|diff", "a.json"]) == ""
     assert pages.ringtune_words("A=1 ringtune run -np 2 python x.py") == ["run", "-np", "2", "python", "x.py"]
+
+
+def test_every_page_stands_in_the_documentation() -> None:
+    """`make docs` fails on a page that no table of contents leads to; CI does not build it."""
+    spec = importlib.util.spec_from_file_location("stage", ROOT / ".ci" / "docs" / "stage.py")
+    assert spec is not None and spec.loader is not None
+    stage = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stage)
+    guides = [f"{stage.GUIDE}/{name}" for name in ("README", *stage.GUIDES)]
+    listed = {"README", *guides, *(f"{name}/README" for name in stage.LAYERS), *stage.MORE}
+    assert {name.removesuffix(".md") for name in NAMES} == listed
