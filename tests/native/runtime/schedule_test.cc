@@ -73,13 +73,13 @@ TEST_P(LinkPlan, RepeatedStepsNeedNoMessages) {
 /// One step of the lower ranks, of the upper ones and of all; rank 1 is in each.
 void step_of_sets(Job& job, int rank, std::int32_t number, bool surprise) {
   const int size = job.size();
-  struct Part {
+  struct Members {
     std::uint32_t set;
     int first;
     int end;
   };
-  for (const std::vector<Part>& parts : {std::vector<Part>{{1, 0, 2}, {2, 1, size}, {0, 0, size}},
-                                         std::vector<Part>{{surprise ? 1u : 0u, 0, surprise ? 2 : 0}}}) {
+  for (const std::vector<Members>& parts : {std::vector<Members>{{1, 0, 2}, {2, 1, size}, {0, 0, size}},
+                                            std::vector<Members>{{surprise ? 1u : 0u, 0, surprise ? 2 : 0}}}) {
     std::vector<std::vector<std::int32_t>> tensors(parts.size(), std::vector<std::int32_t>(50, number + rank));
     std::vector<Ticket> tickets;
     for (std::size_t i = 0; i < parts.size(); ++i) {
