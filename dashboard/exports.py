@@ -15,6 +15,7 @@ import numpy as np
 
 from ringtune.dashboard.data.run_figures import Floats, blocked
 from ringtune.dashboard.data.runs import RunInfo, read_run
+from ringtune.dashboard.data.step_totals import common_steps
 from ringtune.dashboard.data.steps import StepReader, Steps
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline.spans import Ints
@@ -63,9 +64,7 @@ def series(table: Steps, created_unix_ns: int = 0) -> StepSeries:
         UsageError: There is no such step.
     """
     ranks = [rank for rank in table.ranks if len(rank)]
-    common: Ints = np.zeros(0, dtype=np.int64)
-    for number, rank in enumerate(ranks):
-        common = np.intersect1d(common, rank.step) if number else rank.step
+    common = common_steps([rank.step for rank in ranks])
     common = common[common > 0]
     if not len(common):
         raise UsageError("the run has no steps behind the first one that all ranks have ended: nothing to export")

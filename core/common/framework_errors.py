@@ -25,8 +25,11 @@ def failure_of(error: BaseException) -> RingtuneError | None:
     return kind(found[2].strip())
 
 
-def failures_as_ours(func: Callable[..., R]) -> Callable[..., R]:
-    """Let a function raise ringtune's own error where a framework has raised it; all other errors pass."""
+def failures_as_ours(func: Callable[..., R], kind: type[Exception] = Exception) -> Callable[..., R]:
+    """Let a function raise ringtune's own error where a framework has raised it as one of its own, of a class ``kind``.
+
+    All other errors pass.
+    """
 
     @functools.wraps(func)
     def call(*args: object, **kwargs: object) -> R:
@@ -34,7 +37,7 @@ def failures_as_ours(func: Callable[..., R]) -> Callable[..., R]:
             return func(*args, **kwargs)
         except RingtuneError:
             raise
-        except Exception as error:
+        except kind as error:
             failure = failure_of(error)
             if failure is None:
                 raise

@@ -7,6 +7,7 @@ folder as well; at the next start the newest one found on any host is given to a
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import struct
@@ -84,11 +85,9 @@ def keep(state: State) -> None:
 
     part = folder / f"{_FILE}.part"
     try:
-        with open_private(part, "wb") as file:
-            for piece in (_HEADER.pack(_MAGIC, state._commits), cloudpickle.dumps(state.saved())):
-                view = memoryview(piece)
-                while view:
-                    view = view[file.write(view) or 0 :]
+        with io.BufferedWriter(open_private(part, "wb")) as file:
+            file.write(_HEADER.pack(_MAGIC, state._commits))
+            cloudpickle.dump(state.saved(), file)
         part.replace(folder / _FILE)
     except OSError as error:
         part.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,7 +11,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from ringtune.common.elastic import ObjectState, require_names, run_fn
-from ringtune.common.framework_errors import failure_of
+from ringtune.common.framework_errors import failures_as_ours
 from ringtune.common.rank_info import rank
 from ringtune.jax.lifecycle import init, shutdown
 from ringtune.jax.parameters import broadcast_parameters
@@ -112,18 +111,7 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
     Returns:
         A function with the same arguments and result.
     """
-
-    @functools.wraps(func)
-    def translated(*args: Any, **kwargs: Any) -> R:
-        try:
-            return func(*args, **kwargs)
-        except JaxRuntimeError as error:
-            ours = failure_of(error)
-            if ours is None:
-                raise
-            raise ours from error
-
-    return run_fn(translated, _reset)
+    return run_fn(failures_as_ours(func, JaxRuntimeError), _reset)
 
 
 def _reset() -> None:

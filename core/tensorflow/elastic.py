@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import tensorflow as tf
 
-from ringtune.common.elastic import ObjectState, run_fn
+from ringtune.common.elastic import run_fn
 from ringtune.common.framework_errors import failures_as_ours
 from ringtune.common.keras.variables import variables_of_optimizer
-from ringtune.common.rank_info import rank
+from ringtune.common.variables_state import VariablesState
 from ringtune.errors import InvalidArgument
 from ringtune.tensorflow.basics import init, shutdown
 from ringtune.tensorflow.functions import broadcast_object, broadcast_variables
@@ -42,52 +41,15 @@ def _reset() -> None:
     init()
 
 
-class _VariablesState(ObjectState):
-    """Variables, which are kept as arrays, beside plain attributes."""
-
+class _State(VariablesState):
     def __init__(self, **kwargs: Any) -> None:
-        self._saved_values: list[Any] = []
-        super().__init__(bcast_object=broadcast_object, get_rank=rank, **kwargs)
-        self._save_variables()
+        super().__init__(broadcast_object, **kwargs)
 
-    def variables_to_keep(self) -> list[Any]:
-        """Return the variables, in the same order on all ranks."""
-        raise NotImplementedError
-
-    def save(self) -> None:
-        self._save_variables()
-        super().save()
-
-    def restore(self) -> None:
-        # Variables that have come since the commit keep their values: they are the optimizer's, and are made anew.
-        for variable, value in zip(self.variables_to_keep(), self._saved_values, strict=False):
-            variable.assign(value)
-        super().restore()
-
-    def saved(self) -> Any:
-        return super().saved(), self._saved_values
-
-    def take_saved(self, saved: Any) -> None:
-        attributes, values = saved
-        shapes, own = [one.shape for one in values], [tuple(one.shape) for one in self.variables_to_keep()]
-        if shapes != own:
-            raise InvalidArgument(
-                f"the state kept in RINGTUNE_ELASTIC_STATE has variables of the shapes {shapes}, this training {own}: "
-                "empty the folder, or name another one"
-            )
-        self._saved_values = values
-        super().take_saved(attributes)
-
-    def sync(self) -> None:
+    def broadcast_values(self) -> None:
         failures_as_ours(broadcast_variables)(self.variables_to_keep(), root_rank=0)
-        self._save_variables()
-        super().sync()
-
-    def _save_variables(self) -> None:
-        self._saved_values = [np.array(one) for one in self.variables_to_keep()]
 
 
-class TensorFlowState(_VariablesState):
+class TensorFlowState(_State):
     """State of a job with variables of TensorFlow.
 
     Args:
@@ -109,7 +71,7 @@ class TensorFlowState(_VariablesState):
         return list(self.variables)
 
 
-class TensorFlowKerasState(_VariablesState):
+class TensorFlowKerasState(_State):
     """State of a job with a Keras model.
 
     Args:

@@ -15,6 +15,7 @@ import numpy as np
 from ringtune.dashboard.data import job
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.runs import RunInfo
+from ringtune.dashboard.data.step_totals import common_steps
 from ringtune.dashboard.data.steps import Floats, Steps, newest, steady
 from ringtune.dashboard.units import duration, plain, size
 from ringtune.errors import RingtuneError
@@ -83,10 +84,7 @@ def step_samples(table: Steps) -> Samples:
     found: dict[tuple[str, str], Floats] = {}
     if not ranks:
         return found
-    common = ranks[0].step
-    for rank in ranks[1:]:
-        common = np.intersect1d(common, rank.step)
-    common = common[-NEWEST_STEPS:]
+    common = common_steps([rank.step for rank in ranks])[-NEWEST_STEPS:]
     rows = [np.searchsorted(rank.step, common) for rank in ranks]
     walls = np.array([rank.wall_ns[row] for rank, row in zip(ranks, rows, strict=True)], dtype=np.float64)
     found[STEP] = walls.max(axis=0) if len(common) else np.zeros(0)

@@ -6,6 +6,7 @@ buckets are at most 1/2048 of their values wide (`Histogram`), so they are right
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -177,6 +178,11 @@ class RankTotals:
         return Breakdown(self.rank, self.count, wall, alone, overlapped, exposed, blocked - exposed, **rest)
 
 
+def common_steps(steps: Sequence[Ints]) -> Ints:
+    """Return the numbers that all ranks have of their steps, in order; none without ranks."""
+    return functools.reduce(np.intersect1d, steps) if steps else np.zeros(0, dtype=np.int64)
+
+
 class LeastBlocked:
     """How long the rank was blocked that was blocked least, on average over steps; warm-up is left out.
 
@@ -197,9 +203,7 @@ class LeastBlocked:
         if last <= self._through:
             return
         parts = [slice(*np.searchsorted(log.step, (self._through, last), "right")) for log in logs]
-        common = logs[0].step[parts[0]]
-        for log, part in zip(logs[1:], parts[1:], strict=True):
-            common = np.intersect1d(common, log.step[part])
+        common = common_steps([log.step[part] for log, part in zip(logs, parts, strict=True)])
         if len(common):
             rows = [np.searchsorted(log.step, common) for log in logs]
             waits = [np.minimum(log.wait_ns[row], log.wall_ns[row]) for log, row in zip(logs, rows, strict=True)]

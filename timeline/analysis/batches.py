@@ -14,9 +14,11 @@ import re
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ringtune.timeline.analysis.arrivals import ClockErrors
 from ringtune.timeline.analysis.intervals import difference, union
-from ringtune.timeline.analysis.staged import waiting
+from ringtune.timeline.analysis.staged import device_clock_errors, waiting
 from ringtune.timeline.spans import UNKNOWN, Codes, Ints, Mask, SpanTable, Trace
 from ringtune.timeline.vocabulary import RING_PREFIX, Stage
 
@@ -170,6 +172,17 @@ def batch_table(trace: Trace) -> BatchTable:
         peer_wait_ns=peer_wait_ns,
         labels=(*spans.tensors, *reversed(spans.names)),  # -1 - name counts from the end
     )
+
+
+def errors_between(trace: Trace, table: BatchTable, clocks: ClockErrors) -> NDArray[np.float64]:
+    """Return how far the moments of two ranks' batches may be off against each other, by columns of the table."""
+    ranks = np.array(table.ranks)
+    errors = clocks.between(ranks[:, None], ranks)
+    if table.directly.any():
+        of_devices = device_clock_errors(trace)
+        bounds = np.array([float(of_devices.get(rank, 0)) for rank in table.ranks])
+        errors = errors + bounds[:, None] + bounds
+    return errors
 
 
 def _members(sets: Ints, recorded: Mask) -> Mask:

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ringtune.timeline.analysis.arrivals import clock_errors
-from ringtune.timeline.analysis.batches import MISSING, BatchTable, batch_table, numbered
+from ringtune.timeline.analysis.batches import MISSING, BatchTable, batch_table, errors_between, numbered
 from ringtune.timeline.analysis.intervals import union
-from ringtune.timeline.analysis.staged import device_clock_errors
 from ringtune.timeline.spans import Ints, Mask, SpanTable, Trace
 from ringtune.timeline.vocabulary import Stage
 
@@ -63,11 +62,7 @@ def late_waits(trace: Trace) -> LateWaits:
 
 def _last_submissions(trace: Trace, table: BatchTable) -> tuple[Ints, Mask]:
     """Return when the last rank of each batch submitted it, and which ranks (columns) had surely done so before."""
-    ranks, clocks, of_devices = np.array(table.ranks), clock_errors(trace), device_clock_errors(trace)
-    errors = clocks.between(ranks[:, None], ranks)
-    if table.directly.any():
-        bounds = np.array([float(of_devices.get(rank, 0)) for rank in table.ranks])
-        errors = errors + bounds[:, None] + bounds
+    errors = errors_between(trace, table, clock_errors(trace))
     submit = np.where(table.members, table.submit, MISSING)
     latest = submit.argmax(axis=1)
     last = submit[np.arange(len(submit)), latest]

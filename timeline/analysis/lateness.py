@@ -34,8 +34,7 @@ from ringtune.timeline.analysis.arrivals import (
     last_ones,
     tensor_submits,
 )
-from ringtune.timeline.analysis.batches import MISSING, BatchTable, moments_released
-from ringtune.timeline.analysis.staged import device_clock_errors
+from ringtune.timeline.analysis.batches import MISSING, BatchTable, errors_between, moments_released
 from ringtune.timeline.spans import Ints, Mask, Trace
 from ringtune.timeline.vocabulary import Stage
 
@@ -72,11 +71,7 @@ class Evidence:
 
 def lateness_by_cause(trace: Trace, table: BatchTable, clocks: ClockErrors) -> tuple[dict[str, Late], Ints]:
     """Who was last in every step, by cause; and the lateness carried over, by column."""
-    columns = np.array(table.ranks)
-    errors = clocks.between(columns[:, None], columns)
-    if table.directly.any():
-        bounds = np.array([float(device_clock_errors(trace).get(rank, 0)) for rank in table.ranks])
-        errors = errors + bounds[:, None] + bounds
+    errors = errors_between(trace, table, clocks)
     carried, late = _compute(trace, table, errors)
     chance = 1 / table.members.sum(axis=1)
     found = {

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 import ringtune.numpy as hvd
-from ringtune.common.elastic import ObjectState
 from ringtune.common.keras.variables import array_of, bring_up_to_date, broadcast_values, variables_of_optimizer
-from ringtune.common.rank_info import rank
 from ringtune.common.reductions import Average
+from ringtune.common.variables_state import VariablesState
 from ringtune.errors import InvalidArgument
 from ringtune.numpy.objects import broadcast_object
 
@@ -108,7 +107,7 @@ def loader(keras: Callable[[], Any], distribute: Callable[..., Any]) -> Callable
     return load_model
 
 
-class KerasState(ObjectState):
+class KerasState(VariablesState):
     """State of an elastic job with a Keras model, whatever the backend.
 
     Args:
@@ -125,41 +124,11 @@ class KerasState(ObjectState):
             raise InvalidArgument("Model must be built first. Run `model.build(input_shape)`.")
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
-        self._saved_values: list[Any] = []
-        super().__init__(bcast_object=broadcast_object, get_rank=rank, **kwargs)
-        self._save_variables()
+        super().__init__(broadcast_object, **kwargs)
 
-    def save(self) -> None:
-        self._save_variables()
-        super().save()
-
-    def restore(self) -> None:
-        for variable, value in zip(self._variables(), self._saved_values, strict=False):
-            variable.assign(value)
-        super().restore()
-
-    def saved(self) -> Any:
-        return super().saved(), self._saved_values
-
-    def take_saved(self, saved: Any) -> None:
-        attributes, values = saved
-        shapes, own = [one.shape for one in values], [tuple(one.shape) for one in self._variables()]
-        if shapes != own:
-            raise InvalidArgument(
-                f"the state kept in RINGTUNE_ELASTIC_STATE has variables of the shapes {shapes}, this training {own}: "
-                "empty the folder, or name another one"
-            )
-        self._saved_values = values
-        super().take_saved(attributes)
-
-    def sync(self) -> None:
-        broadcast_values(self._variables(), 0)
-        self._save_variables()
-        super().sync()
-
-    def _variables(self) -> list[Any]:
+    def variables_to_keep(self) -> list[Any]:
         bring_up_to_date(self.model)
         return [*self.model.variables, *variables_of_optimizer(self.optimizer, self.model)]
 
-    def _save_variables(self) -> None:
-        self._saved_values = [array_of(one) for one in self._variables()]
+    def broadcast_values(self) -> None:
+        broadcast_values(self.variables_to_keep(), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ringtune import session
@@ -81,6 +82,20 @@ class _Local:
                 result[i] = grad / (self.process_set.size() or 1)
         return reduced, result
 
+    def reducer(self, exchange: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any], list[Any]], list[Any]]:
+        """Return what reduces the gradients of a step by ``exchange``, all but this rank's own."""
+
+        def reduce(grads: list[Any], variables: list[Any]) -> list[Any]:
+            if self.process_set.included() is False:
+                return grads
+            indices, result = self.split(grads, variables)
+            if indices:
+                for i, one in zip(indices, exchange([grads[i] for i in indices]), strict=True):
+                    result[i] = one
+            return result
+
+        return reduce
+
 
 def _end_step(reduced: list[Any]) -> None:
     if session.state.current is not None:
@@ -110,22 +125,13 @@ def _for_torch(given: dict[str, Any]) -> Wrapping:
     local, (op, factor, compression) = _Local(given), _check_common(given)
     own, process_set = _own_compression(hvd, compression), local.process_set
 
-    def reduce(grads: list[Any], variables: list[Any]) -> list[Any]:
-        if process_set.included() is False:
-            return grads
-        indices, result = local.split(grads, variables)
-        if indices:
-            found = hvd.grouped_allreduce(
-                [grads[i] for i in indices], None, "keras.gradients", own, op, 1.0 / factor, factor, process_set
-            )
-            for i, one in zip(indices, found, strict=True):
-                result[i] = one
-        return result
+    def exchange(grads: list[Any]) -> Any:
+        return hvd.grouped_allreduce(grads, None, "keras.gradients", own, op, 1.0 / factor, factor, process_set)
 
     def agree(finite: Any) -> Any:
         return hvd.allreduce(finite.to(torch.int32), name="keras.finite", op=Min, process_set=process_set).bool()
 
-    return Wrapping(reduce, local.add, _end_step, agree)
+    return Wrapping(local.reducer(exchange), local.add, _end_step, agree)
 
 
 def _for_jax(given: dict[str, Any]) -> Wrapping:
@@ -137,18 +143,12 @@ def _for_jax(given: dict[str, Any]) -> Wrapping:
     local, (op, factor, compression) = _Local(given), _check_common(given)
     own, process_set = _own_compression(hvd, compression), local.process_set
 
-    def reduce(grads: list[Any], variables: list[Any]) -> list[Any]:
-        if process_set.included() is False:
-            return grads
-        indices, result = local.split(grads, variables)
-        found = reduce_gradients([grads[i] for i in indices], op, "keras.gradients", own, factor, process_set)
-        for i, one in zip(indices, found, strict=True):
-            result[i] = one
-        return result
+    def exchange(grads: list[Any]) -> Any:
+        return reduce_gradients(grads, op, "keras.gradients", own, factor, process_set)
 
     def agree(finite: Any) -> Any:
         told = hvd.allreduce(finite.astype(jnp.int32), name="keras.finite", op=Min, process_set=process_set)
         return told.astype(bool)
 
     # The program that reduces marks the end of a step itself.
-    return Wrapping(reduce, local.add, lambda reduced: None, agree)
+    return Wrapping(local.reducer(exchange), local.add, lambda reduced: None, agree)
