@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ringtune.algorithms import ALGORITHMS, SWITCH
+from ringtune.algorithms import SWITCH
 from ringtune.alias.horovod_variables import FALSE, HOROVOD_IGNORED, TRUE, reading
 from ringtune.bootstrap.interfaces import address_of
 from ringtune.errors import ConfigError
-from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.knobs import DEFAULTS, TABLE, Knobs
 from ringtune.output_file import expanded
 from ringtune.output_variables import DETAILS
 from ringtune.variable import FORMER_NAMES, PREFIX, TWIN_PREFIX, Variable, current_name, without_password
@@ -31,6 +31,7 @@ FEWEST_SECRET_CHARACTERS = 16
 
 _PRIVATE = frozenset({"STORE", "JOB", "SECRET", "SECRET_FILE"})
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
+_KNOBS = {row.name: row for row in TABLE}
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Config:
     """Settings of one process; field by field the variables of `ringtune.variables.VARIABLES`.
 
     Attributes:
+        knobs: The runtime's first setting; the fields of its variables are read by `value`.
         given: Names (without prefix) of the variables that were set, under either prefix.
         horovods: Those of them that were set under Horovod's name; their values never end a job.
         warnings: Sentences about Horovod's variables that have no effect here; printed once by rank 0.
@@ -71,15 +73,8 @@ class Config:
     log_level: str = "warning"
     check: bool = False
     traceback: bool = False
-    fusion_bytes: int = DEFAULTS.fusion_bytes
-    cycle_time_ns: int = DEFAULTS.cycle_time_ns
-    segment_bytes: int = DEFAULTS.segment_bytes
-    cache_capacity: int = DEFAULTS.cache_capacity
-    algorithm: str = ALGORITHMS[0]
+    knobs: Knobs = DEFAULTS
     algorithm_table: Path | None = None
-    hierarchical: str = SWITCH[0]
-    step_schedule: bool = True
-    nccl_streams: int = DEFAULTS.nccl_streams
     overlap: str = "auto"
     cuda_driver: str = ""
     nccl_library: str = ""
@@ -146,6 +141,8 @@ class Config:
                 values[variable.field] = parse(variable, source, text)
                 given.add(variable.name)
         sentences += _ignored(environ)
+        knobs = {name: row.number(values.pop(name)) for name, row in _KNOBS.items() if name in values}
+        values["knobs"] = Knobs(**knobs)
         return cls(**values, given=frozenset(given), horovods=frozenset(horovods), warnings=tuple(sentences))
 
     @property
@@ -159,19 +156,10 @@ class Config:
             return self.interface_address
         return address_of(self.interface)
 
-    @property
-    def knobs(self) -> Knobs:
-        """The runtime's first setting."""
-        return Knobs(
-            self.fusion_bytes,
-            self.cycle_time_ns,
-            self.segment_bytes,
-            self.cache_capacity,
-            ALGORITHMS.index(self.algorithm),
-            SWITCH.index(self.hierarchical),
-            int(self.step_schedule),
-            self.nccl_streams,
-        )
+    def value(self, field: str) -> object:
+        """Return what a variable of a field was parsed to, also where the field is a knob's."""
+        row = _KNOBS.get(field)
+        return getattr(self, field) if row is None else row.of_variable(getattr(self.knobs, field))
 
     @property
     def timeline_dynamic(self) -> bool:
@@ -183,7 +171,7 @@ class Config:
 
         What would let a reader of the file into the job or into a study's database is left out.
         """
-        values = {name: _plain(getattr(self, _BY_NAME[name].field)) for name in sorted(self.given - _PRIVATE)}
+        values = {name: _plain(self.value(_BY_NAME[name].field)) for name in sorted(self.given - _PRIVATE)}
         shown = {name: "set" if name in _SECRETS else without_password(value) for name, value in values.items()}
         return {PREFIX + name: value for name, value in shown.items()}
 
@@ -293,13 +281,15 @@ def _parse_number(variable: Variable, source: str, text: str) -> int:
     unit = f" ({variable.unit})" if variable.unit else ""
     what = "a whole number" if variable.kind == "int" else "a number"
     bound = "" if variable.low is None else f" >= {variable.low:g}"
+    if variable.high is not None:
+        bound = f" from {variable.low or 0:g} to {variable.high:g}"
     try:
         number = int(text) if variable.kind == "int" else float(text)
         if not math.isfinite(number) or abs(number) * variable.factor >= 2**63:
             raise ValueError(text)
     except ValueError:
         raise ConfigError(f"{source}={text!r}: expected {what}{bound}{unit}") from None
-    if variable.low is not None and number < variable.low:
+    if number < (-math.inf if variable.low is None else variable.low) or number > (variable.high or math.inf):
         raise ConfigError(f"{source}={text!r}: expected {what}{bound}{unit}")
     return round(number * variable.factor)
 

@@ -26,6 +26,7 @@ class Variable:
         low: Smallest allowed number, if there is one.
         factor: The field is the number times this (for example milliseconds to nanoseconds).
         choices: Allowed words of a ``choice``.
+        high: Largest allowed number, if there is one.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Variable:
     low: float | None = None
     factor: int = 1
     choices: tuple[str, ...] = ()
+    high: float | None = None
 
 
 FORMER_NAMES = {"GPU_PLANE": "GPU_DATA_PATH", "PLAN": "STEP_SCHEDULE"}

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from ringtune.algorithms import ALGORITHMS, SWITCH
-from ringtune.knobs import DEFAULTS
+from ringtune.knobs import TABLE
 from ringtune.output_variables import OUTPUT_VARIABLES
 from ringtune.variable import Variable
 
@@ -17,7 +16,6 @@ CASTS = ("none", "fp16", "bf16")
 
 
 _S = 1_000_000_000
-_MS = 1_000_000
 
 VARIABLES: tuple[Variable, ...] = (
     # Rank and rendezvous of this process; set by a launcher.
@@ -43,16 +41,8 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("LAUNCHER", "launcher", "bool", False, "", "Set by `ringtune run`, which then serves the store."),
     *OUTPUT_VARIABLES,
-    # Algorithms of allreduce.
-    Variable(
-        "ALGORITHM",
-        "algorithm",
-        "choice",
-        ALGORITHMS[0],
-        "",
-        "Algorithm of allreduce between ranks that share no memory; table: by size, ranks and links.",
-        choices=ALGORITHMS,
-    ),
+    # Knobs.
+    *(row.as_variable for row in TABLE),
     Variable(
         "ALGORITHM_TABLE",
         "algorithm_table",
@@ -61,59 +51,6 @@ VARIABLES: tuple[Variable, ...] = (
         "file",
         "Table that `ringtune bench allreduce --learn` wrote; rank 0's counts.",
     ),
-    Variable(
-        "HIERARCHICAL_ALLREDUCE",
-        "hierarchical",
-        "switch",
-        SWITCH[0],
-        "auto or 1 or 0",
-        "Reduce within hosts first; auto: when hosts hold several ranks.",
-        "HIERARCHICAL_ALLREDUCE",
-    ),
-    # Knobs.
-    Variable(
-        "FUSION_THRESHOLD",
-        "fusion_bytes",
-        "int",
-        DEFAULTS.fusion_bytes,
-        "bytes",
-        "Most bytes reduced as one batch; 0 switches fusion off.",
-        "FUSION_THRESHOLD",
-        0,
-    ),
-    Variable(
-        "CYCLE_TIME",
-        "cycle_time_ns",
-        "float",
-        DEFAULTS.cycle_time_ns,
-        "ms",
-        "How long an incomplete batch waits for more tensors.",
-        "CYCLE_TIME",
-        0,
-        _MS,
-    ),
-    Variable(
-        "SEGMENT_BYTES",
-        "segment_bytes",
-        "int",
-        DEFAULTS.segment_bytes,
-        "bytes",
-        "Size of one send in a collective.",
-        None,
-        1,
-    ),
-    Variable(
-        "CACHE_CAPACITY",
-        "cache_capacity",
-        "int",
-        DEFAULTS.cache_capacity,
-        "operations",
-        "Operations the response cache remembers; 0 switches it off.",
-        "CACHE_CAPACITY",
-        0,
-    ),
-    Variable("STEP_SCHEDULE", "step_schedule", "bool", True, "", "Repeated steps need no control messages."),
-    Variable("NUM_NCCL_STREAMS", "nccl_streams", "int", 1, "1 to 8", "NCCL's streams of a GPU.", "NUM_NCCL_STREAMS", 1),
     Variable(
         "OVERLAP",
         "overlap",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ringtune import layout
+from ringtune.knobs import TABLE, Row
 
 FORMAT = 1
 """Version of the part's and the merged file's format."""
@@ -277,17 +278,7 @@ INSTANT_WORDS = (
         KNOBS,
         "knobs",
         "this rank switched to a version of the knobs",
-        (
-            "knobs_version",
-            "fusion_bytes",
-            "cycle_time_ns",
-            "segment_bytes",
-            "cache_capacity",
-            "algorithm",
-            "hierarchical",
-            "step_schedule",
-            "nccl_streams",
-        ),
+        ("knobs_version", *(row.name for row in TABLE)),
     ),
     InstantWord(STALL, "stall", "a tensor waits for ranks that have not submitted it", ("tensor", "missing", "age_ns")),
     InstantWord(ERROR, "error", "an operation failed on this rank", ("tensor", "message")),
@@ -313,6 +304,12 @@ class ArgumentWord:
     meaning: str
 
 
+def _unit_of(row: Row) -> str:
+    if row.kind in ("choice", "float"):
+        return "text" if row.kind == "choice" else "ns"
+    return "bytes" if row.unit == "bytes" else "number"
+
+
 ARGUMENT_WORDS = (
     ArgumentWord("tensor", "text", "name of the tensor; left out when empty"),
     ArgumentWord(
@@ -323,15 +320,7 @@ ARGUMENT_WORDS = (
     ArgumentWord("batch", "number", "fused batch, equal on all ranks; left out when 0 (none, or not known)"),
     ArgumentWord("step", "number", "optimizer step in which it was recorded"),
     ArgumentWord("knobs_version", "number", "version of the knobs in force"),
-    ArgumentWord("fusion_bytes", "bytes", "size of the fusion buffer"),
-    ArgumentWord("cycle_time_ns", "ns", "shortest time between two cycles"),
-    ArgumentWord("segment_bytes", "bytes", "size of one send within a collective"),
-    ArgumentWord("cache_capacity", "number", "tensors the response cache remembers"),
-    ArgumentWord(
-        "algorithm",
-        "text",
-        "of a `communicate` span of an allreduce, or by NCCL: its name; of KNOBS: its number, 0 = by table",
-    ),
+    *(ArgumentWord(row.name, _unit_of(row), row.recorded or row.meaning) for row in TABLE),
     ArgumentWord("dtype", "text", "element type of the batch"),
     ArgumentWord("wire", "text", "element type as which the batch travelled, where it was cast"),
     ArgumentWord("process_set", "number", "process set of the batch; left out when 0 (all ranks)"),
@@ -339,14 +328,6 @@ ARGUMENT_WORDS = (
     ArgumentWord("operations", "number", "operations that are submitted and not done"),
     ArgumentWord("bytes_per_s", "bytes/s", "bus bandwidth of one batch"),
     ArgumentWord("last_rank", "rank", "the rank that joined last"),
-    ArgumentWord("hierarchical", "number", "reduce within hosts first: 0 = auto, 1 = on, 2 = off"),
-    ArgumentWord(
-        "step_schedule",
-        "number",
-        "of KNOBS: 1 = repeated steps follow a learned schedule, 0 = every step is negotiated; of a span: 1 = its "
-        "batch ran by the schedule, without a message of the negotiation",
-    ),
-    ArgumentWord("nccl_streams", "number", "streams of a GPU that batches by NCCL are dealt to"),
     ArgumentWord("missing", "list of ranks", "ranks that have not submitted the tensor"),
     ArgumentWord("age_ns", "ns", "how long the oldest rank has waited"),
     ArgumentWord("message", "text", "what went wrong"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ringtune import layout, runfolder
 from ringtune.config import Config
 from ringtune.errors import RingtuneError
-from ringtune.knobs import Knobs
+from ringtune.knobs import TABLE, Knobs, Surroundings
 from ringtune.stats import StepStats
 from ringtune.tuner.advice import Advisor
 from ringtune.tuner.advisor import ProcessAdvisor
@@ -26,7 +26,7 @@ from ringtune.tuner.online import OnlineTuner
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord
 from ringtune.tuner.sessions import Sessions
-from ringtune.tuner.space import Space, Surroundings
+from ringtune.tuner.space import Space
 from ringtune.tuner.study import StudyOptions, default_storage
 from ringtune.tuner.warmup import WarmupTrace
 from ringtune.tuner.wire import Setup
@@ -35,17 +35,7 @@ from ringtune.variable import PREFIX, TWIN_PREFIX
 if TYPE_CHECKING:
     from ringtune.session import Session
 
-_KNOB_OF_VARIABLE = {
-    "FUSION_THRESHOLD": "fusion_bytes",
-    "CYCLE_TIME": "cycle_time_ns",
-    "SEGMENT_BYTES": "segment_bytes",
-    "CACHE_CAPACITY": "cache_capacity",
-    "ALGORITHM": "algorithm",
-    "ALGORITHM_TABLE": "algorithm",
-    "HIERARCHICAL_ALLREDUCE": "hierarchical",
-    "STEP_SCHEDULE": "step_schedule",
-    "NUM_NCCL_STREAMS": "nccl_streams",
-}
+_KNOB_OF_VARIABLE = {row.variable: row.name for row in TABLE} | {"ALGORITHM_TABLE": "algorithm"}
 _TALKATIVE = ("trace", "debug", "info")
 
 

@@ -6,9 +6,8 @@ import math
 import shlex
 from collections.abc import Mapping
 
-from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.autoload import ARGUMENTS
-from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.knobs import TABLE, Knobs
 from ringtune.timeline.units import bytes_text, several
 from ringtune.tuner.records import (
     FailedRecord,
@@ -32,7 +31,6 @@ SOURCES = {
     "switch": "switch",
     "confirm": "confirmation",
 }
-_HIERARCHICAL = ("auto", "1", "0")
 
 
 def describe(knobs: Knobs) -> str:
@@ -43,29 +41,24 @@ def describe(knobs: Knobs) -> str:
 
 def other_words(knobs: Knobs) -> list[str]:
     """Return in words what else than fusion and cycle differs from `DEFAULTS`."""
-    words = [] if knobs.step_schedule else ["no step schedule"]
-    words += [" ".join(knob_words(knobs, name)) for name in ("algorithm", "hierarchical") if getattr(knobs, name)]
-    if knobs.segment_bytes != DEFAULTS.segment_bytes:
-        words.append(" ".join(knob_words(knobs, "segment_bytes")))
-    if not knobs.cache_capacity:
-        words.append("no cache")
-    if knobs.nccl_streams != DEFAULTS.nccl_streams:
-        words.append(f"{knobs.nccl_streams} NCCL streams")
-    return words
+    others = [row for row in TABLE if row.scale is None and getattr(knobs, row.name) != row.default]
+    return [
+        " ".join(knob_words(knobs, row.name)) if getattr(knobs, row.name) or row.choices else f"no {row.label}"
+        for row in others
+    ]
 
 
 def knob_words(knobs: Knobs, name: str) -> tuple[str, str]:
     """Return a knob's name and value in words, for example ``("fusion", "32 MiB")``."""
-    return {
-        "fusion_bytes": ("fusion", bytes_text(knobs.fusion_bytes)),
-        "cycle_time_ns": ("cycle", f"{knobs.cycle_time_ns / 1e6:.3g} ms"),
-        "step_schedule": ("step schedule", "on" if knobs.step_schedule else "off"),
-        "algorithm": ("algorithm", ALGORITHMS[knobs.algorithm]),
-        "hierarchical": ("hierarchical", SWITCH[knobs.hierarchical]),
-        "segment_bytes": ("segment", bytes_text(knobs.segment_bytes)),
-        "cache_capacity": ("cache", f"{knobs.cache_capacity} tensors"),
-        "nccl_streams": ("NCCL streams", str(knobs.nccl_streams)),
-    }[name]
+    row = next(row for row in TABLE if row.name == name)
+    value = getattr(knobs, name)
+    if row.choices:
+        return row.label, row.choices[value]
+    if row.kind == "bool":
+        return row.label, "on" if value else "off"
+    if row.kind == "float":
+        return row.label, f"{value / 1e6:.3g} ms"
+    return row.label, bytes_text(value) if row.unit == "bytes" else f"{value} {row.noun}".strip()
 
 
 def not_searched(record: StartRecord) -> str:
@@ -170,14 +163,5 @@ def environment(result: ResultRecord) -> list[str]:
 
 def knob_lines(knobs: Knobs) -> list[str]:
     """Return the lines of an environment that give a job these knobs."""
-    lines = {
-        "fusion_bytes": f"RINGTUNE_FUSION_THRESHOLD={knobs.fusion_bytes}",
-        "cycle_time_ns": f"RINGTUNE_CYCLE_TIME={knobs.cycle_time_ns / 1e6:g}",
-        "step_schedule": f"RINGTUNE_STEP_SCHEDULE={knobs.step_schedule}",
-        "algorithm": f"RINGTUNE_ALGORITHM={ALGORITHMS[knobs.algorithm]}",
-        "hierarchical": f"RINGTUNE_HIERARCHICAL_ALLREDUCE={_HIERARCHICAL[knobs.hierarchical]}",
-        "segment_bytes": f"RINGTUNE_SEGMENT_BYTES={knobs.segment_bytes}",
-        "cache_capacity": f"RINGTUNE_CACHE_CAPACITY={knobs.cache_capacity}",
-        "nccl_streams": f"RINGTUNE_NUM_NCCL_STREAMS={knobs.nccl_streams}",
-    }
-    return [lines[name] for name in lines if name in knobs_fields(knobs)]
+    kept = knobs_fields(knobs)
+    return [f"RINGTUNE_{row.variable}={row.text(kept[row.name])}" for row in TABLE if row.name in kept]

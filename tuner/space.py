@@ -8,22 +8,18 @@ tried one by one where they mean something. A knob that the user has set is left
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ringtune.algorithms import ALGORITHMS, SWITCH
-from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.knobs import DEFAULTS, TABLE, Knobs, Row, Scale, Surroundings
 
 
 @dataclass(frozen=True)
-class Dimension:
+class Dimension(Scale):
     """One searched knob; Optuna's ``FloatDistribution(low, high, log=True)`` of whole numbers.
 
     Attributes:
         name: Field of `Knobs`, with its unit.
-        low: Smallest value, included; at least 1.
-        high: Largest value, included.
-        grain: Values are rounded to multiples of it (never below low), so that settings stay readable.
     """
 
     name: str
@@ -46,58 +42,10 @@ class Dimension:
         return self.snap(self.low * (self.high / self.low) ** unit)
 
 
-FUSION = Dimension("fusion_bytes", 64 << 10, 256 << 20, 4 << 10)
-CYCLE = Dimension("cycle_time_ns", 50_000, 50_000_000, 1_000)
-SEARCHED = (FUSION, CYCLE)
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """Where a job runs, as far as it decides which switches have an effect.
-
-    Attributes:
-        hosts: Number of hosts; 1 where ranks that share memory use it.
-        local: Ranks of a host.
-        by_nccl: Asks whether tensors go from GPU to GPU by NCCL: a job shows that only after it has begun.
-    """
-
-    hosts: int = 1
-    local: int = 1
-    by_nccl: Callable[[], bool] = lambda: False
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A knob without a scale that is tried value by value, from the best setting that the scales have given.
-
-    Attributes:
-        name: Field of `Knobs`.
-        values: What it may be, most promising first.
-        fits: Whether it has an effect for a setting there.
-    """
-
-    name: str
-    values: tuple[int, ...]
-    fits: Callable[[Knobs, Surroundings], bool]
-
-
-def _by_levels(knobs: Knobs, place: Surroundings) -> bool:
-    """Whether an allreduce goes by levels: within hosts first, unless the user or the search has said otherwise."""
-    return place.local > 1 and place.hosts > 1 and SWITCH[knobs.hierarchical] != "off" and not knobs.algorithm
-
-
-SWITCHES = (
-    Switch("step_schedule", (1, 0), lambda knobs, place: True),
-    Switch("hierarchical", (0, 2), lambda knobs, place: place.hosts > 1 and place.local > 1),
-    Switch(
-        "algorithm",
-        tuple(ALGORITHMS.index(name) for name in ("table", "ring", "halving-doubling", "recursive-doubling")),
-        lambda knobs, place: place.hosts > 1 and not _by_levels(knobs, place),
-    ),
-    Switch("segment_bytes", (128 << 10, 512 << 10, 32 << 10, 2 << 20), lambda knobs, place: place.hosts > 1),
-    Switch("cache_capacity", (8192, 0), lambda knobs, place: not knobs.step_schedule),
-    Switch("nccl_streams", (2, 4, 1), lambda knobs, place: place.by_nccl()),
-)
+SEARCHED = tuple(Dimension(name=row.name, **vars(row.scale)) for row in TABLE if row.scale is not None)
+FUSION, CYCLE = SEARCHED[:2]
+SWITCHES = tuple(row for row in TABLE if row.tried)
+_ALONE = Surroundings()
 
 # Places of the start points as (fusion, cycle) on the unit scales: one per corner of the plausible middle, short
 # cycles first because long ones are seldom right and cost the most to try.
@@ -118,8 +66,8 @@ class Space:
 
     default: Knobs = DEFAULTS
     dimensions: tuple[Dimension, ...] = SEARCHED
-    switches: tuple[Switch, ...] = ()
-    place: Surroundings = Surroundings()
+    switches: tuple[Row, ...] = ()
+    place: Surroundings = _ALONE
     pinned: tuple[str, ...] = ()
 
     @classmethod
@@ -149,7 +97,7 @@ class Space:
             replace(knobs, **{switch.name: value})
             for switch in self.switches
             if switch.fits(knobs, self.place)
-            for value in switch.values
+            for value in switch.tried
             if value != getattr(knobs, switch.name)
         ]
 
@@ -176,8 +124,9 @@ class Space:
 
     def start_points(self) -> list[Knobs]:
         """Return the settings tried before the sampler has a model; without repetitions and without the default."""
-        place = {FUSION.name: 0, CYCLE.name: 1}
-        points = (self.knobs({d.name: d.at(at[place[d.name]]) for d in self.dimensions}) for at in _START)
+        start = {d.name: d.unit(getattr(self.default, d.name)) for d in self.dimensions}
+        places = [start | {FUSION.name: fusion, CYCLE.name: cycle} for fusion, cycle in _START]
+        points = (self.knobs({d.name: d.at(at[d.name]) for d in self.dimensions}) for at in places)
         return distinct(self, points, apart=0.05, taken=[self.default]) if self.dimensions else []
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 
-from ringtune.knobs import HIGHEST
 from ringtune.variable import Variable
 
 TRUE = frozenset({"1", "true", "yes", "on"})
@@ -18,7 +17,6 @@ FALSE = frozenset({"0", "false", "no", "off"})
 
 _WHOLE = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 _DECIMAL = re.compile(r"[ \t\n\v\f\r]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
-_MOST = {"cache_capacity": 2**31 - 1, **HIGHEST}
 _MOST_CORE = 1023
 # A rank of 0 made of text without a number would be another process's rank: such text is an error.
 _RANK_INFO = frozenset({"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"})
@@ -56,7 +54,7 @@ def _number(variable: Variable, text: str) -> tuple[str | None, str]:
         return (found[1] if found else text), ""
     value = _leading(pattern, text)
     low = variable.low if variable.low is not None else -math.inf
-    most = _MOST.get(variable.field, 2**62 // variable.factor)
+    most = 2**62 // variable.factor if variable.high is None else variable.high
     if value < low and low != int(low):  # a fractional bound means that the time must not be 0
         return None, f"has no effect: expected {_bound(variable)}"
     taken = min(max(value, low), most)
@@ -67,9 +65,9 @@ def _number(variable: Variable, text: str) -> tuple[str | None, str]:
 
 
 def _bound(variable: Variable) -> str:
-    unit = f" {variable.unit}" if variable.unit and variable.field not in _MOST else ""
-    if variable.field in _MOST:
-        return f"{variable.low:g} to {_MOST[variable.field]}"
+    if variable.high is not None:
+        return f"{variable.low:g} to {variable.high}"
+    unit = f" {variable.unit}" if variable.unit else ""
     return f"a number >= {variable.low:g}{unit}"
 
 

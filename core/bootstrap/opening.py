@@ -134,10 +134,7 @@ def runtime_options(config: Config, placement: Placement, address: tuple[str, in
     options.sockets_per_peer, options.tcp_congestion = config.sockets_per_peer, config.tcp_congestion
     options.connect_timeout_ns, options.idle_timeout_ns = config.start_timeout_ns, config.idle_timeout_ns
     options.silence_ns = config.liveness_timeout_ns
-    options.fusion_bytes, options.cycle_time_ns = config.fusion_bytes, config.cycle_time_ns
-    options.segment_bytes, options.cache_capacity = config.segment_bytes, config.cache_capacity
-    options.algorithm, options.hierarchical = config.knobs.algorithm, config.knobs.hierarchical
-    options.step_schedule, options.nccl_streams = config.step_schedule, config.knobs.nccl_streams
+    options.knobs = config.knobs.as_dict()
     options.overlap = OVERLAPS.index(config.overlap)
     if config.algorithm_table is not None:
         options.algorithm_rules = load_table(config.algorithm_table)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ringtune.alias.horovod_variables import reading
+from ringtune.knobs import TABLE, Row
 from ringtune.output_file import expanded
 from ringtune.output_variables import DETAILS, LOG_LEVELS
 from ringtune.variables import TRANSPORTS, VARIABLES
@@ -86,6 +87,17 @@ class Setting:
         return str(value)
 
 
+def _of_knob(row: Row) -> Setting:
+    """Return the flag of a knob."""
+    flag = row.flag or f"--{row.variable.lower().replace('_', '-')}"
+    kind: Any = _OfVariable(row.variable, row.flag_unit)
+    if row.kind in ("bool", "switch"):
+        flag, kind = f"{flag}/--no-{flag.removeprefix('--')}", None
+    elif row.kind == "choice":
+        kind = click.Choice(row.choices)
+    return Setting((flag,), f"RINGTUNE_{row.variable}", kind, row.flag_help or row.meaning)
+
+
 SETTINGS = (
     Setting(
         ("--metrics-port",),
@@ -115,37 +127,13 @@ SETTINGS = (
         _OfVariable("TIMELINE_ROTATE_BYTES", _MIB),
         "MiB after which a part goes on in another file.",
     ),
-    Setting(
-        ("--fusion-threshold-mb",),
-        "RINGTUNE_FUSION_THRESHOLD",
-        _OfVariable("FUSION_THRESHOLD", _MIB),
-        "Most MiB reduced as one batch; 0 = no fusion.",
-    ),
-    Setting(
-        ("--hierarchical-allreduce/--no-hierarchical-allreduce",),
-        "RINGTUNE_HIERARCHICAL_ALLREDUCE",
-        None,
-        "Reduce within hosts first.",
-    ),
+    *(_of_knob(row) for row in TABLE),
     Setting(
         ("--network-interfaces", "--network-interface"),
         "RINGTUNE_INTERFACE",
         str,
         "Network interfaces of links between hosts, by name; the first that a host has counts.",
         several=True,
-    ),
-    Setting(("--cycle-time-ms",), "RINGTUNE_CYCLE_TIME", _OfVariable("CYCLE_TIME"), "Pause between rounds, in ms."),
-    Setting(
-        ("--cache-capacity",),
-        "RINGTUNE_CACHE_CAPACITY",
-        _OfVariable("CACHE_CAPACITY"),
-        "Operations the response cache holds.",
-    ),
-    Setting(
-        ("--num-nccl-streams",),
-        "RINGTUNE_NUM_NCCL_STREAMS",
-        _OfVariable("NUM_NCCL_STREAMS"),
-        "Streams of a GPU that batches by NCCL are dealt to.",
     ),
     Setting(("--transport",), "RINGTUNE_TRANSPORT", click.Choice(TRANSPORTS), "Kind of links between the ranks."),
     Setting(("--autotune/--no-autotune",), "RINGTUNE_AUTOTUNE", None, "Tune the knobs while the job trains."),

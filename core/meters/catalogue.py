@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ringtune.knobs import TABLE
 from ringtune.markdown import bullets
 from ringtune.meters.state import RankState
 
@@ -154,51 +155,15 @@ CATALOGUE = (
     Metric("ringtune_alerts_total", "counter", "job", "Alerts raised.", _alerts(0), ("kind",)),
     Metric("ringtune_alert_active", "gauge", "job", "Whether an alert holds now, 1 or 0.", _alerts(1), ("kind",)),
     Metric("ringtune_knobs_version", "gauge", "rank", "Version of the knobs in force.", _knob("knobs_version")),
-    Metric(
-        "ringtune_fusion_threshold_bytes", "gauge", "job", "Most bytes reduced as one batch.", _knob("fusion_bytes")
-    ),
-    Metric(
-        "ringtune_cycle_time_seconds",
-        "gauge",
-        "job",
-        "How long an incomplete batch waits for more tensors.",
-        _knob("cycle_time_ns", _S),
-    ),
-    Metric("ringtune_segment_size_bytes", "gauge", "job", "Size of one send in a collective.", _knob("segment_bytes")),
-    Metric(
-        "ringtune_cache_capacity_operations",
-        "gauge",
-        "job",
-        "Operations the response cache remembers.",
-        _knob("cache_capacity"),
-    ),
-    Metric(
-        "ringtune_algorithm",
-        "gauge",
-        "job",
-        "Algorithm of allreduce: its index in the list of `RINGTUNE_ALGORITHM`, from 0.",
-        _knob("algorithm"),
-    ),
-    Metric(
-        "ringtune_hierarchical_mode",
-        "gauge",
-        "job",
-        "Reduce within hosts first: 0 auto, 1 yes, 2 no.",
-        _knob("hierarchical"),
-    ),
-    Metric(
-        "ringtune_step_schedule_enabled",
-        "gauge",
-        "job",
-        "Whether repeated steps may follow a learned schedule: 1 or 0.",
-        _knob("step_schedule"),
-    ),
-    Metric(
-        "ringtune_nccl_streams",
-        "gauge",
-        "job",
-        "Streams of a GPU that batches by NCCL are dealt to.",
-        _knob("nccl_streams"),
+    *(
+        Metric(
+            f"ringtune_{row.metric}",
+            "gauge",
+            "job",
+            row.gauge or row.meaning,
+            _knob(row.name, _S if row.kind == "float" else 1),
+        )
+        for row in TABLE
     ),
     Metric(
         "ringtune_process_cpu_seconds_total",

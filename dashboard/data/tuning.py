@@ -12,7 +12,8 @@ from ringtune.dashboard.data.files import integer, mapping, real, text
 from ringtune.dashboard.data.jsonlines import read_rows
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.units import duration, percent, plain, size
-from ringtune.knobs import HIGHEST, Knobs
+from ringtune.errors import InvalidArgument
+from ringtune.knobs import Knobs
 from ringtune.timeline.runs import records
 from ringtune.timeline.runs.records import Estimate, Trial, TuningResult
 from ringtune.timeline.units import several
@@ -218,9 +219,10 @@ def other_words(knobs: Mapping[str, int]) -> list[str]:
 
 def _known(knobs: Mapping[str, int]) -> Knobs | None:
     """Return the knobs of a journal; None where one has a value that it cannot have."""
-    if any(not 0 <= knobs.get(name, 0) <= highest for name, highest in HIGHEST.items()):
+    try:
+        return Knobs.from_dict(knobs)
+    except InvalidArgument:
         return None
-    return Knobs.from_dict(knobs)
 
 
 def _lines(past: TuningHistory, result: TuningResult) -> list[str]:

@@ -32,18 +32,21 @@ Ticket allreduce(Runtime& self, std::string_view name, std::uintptr_t input, std
   return self.submit(Submission{request_of(call), call.input, call.output, {}, to_place(device, stream)});
 }
 
-IntByName to_dict(const Knobs& knobs, std::uint32_t knobs_version) {
+IntByName to_dict(const Knobs& knobs) {
   IntByName values;
-  values["fusion_bytes"] = knobs.fusion_bytes;
-  values["cycle_time_ns"] = knobs.cycle_time_ns;
-  values["segment_bytes"] = knobs.segment_bytes;
-  values["cache_capacity"] = knobs.cache_capacity;
-  values["algorithm"] = knobs.algorithm;
-  values["hierarchical"] = knobs.hierarchical;
-  values["step_schedule"] = knobs.schedule ? 1 : 0;
-  values["nccl_streams"] = knobs.nccl_streams;
-  values["knobs_version"] = knobs_version;
+  each_knob(knobs, [&](const char* name, const auto& knob, std::int64_t, std::int64_t) {
+    values[name] = static_cast<std::int64_t>(knob);
+  });
   return values;
+}
+
+/// Takes values by name over a setting; `knobs_version` is no knob and left out.
+Knobs taken_over(Knobs knobs, const IntByName& values) {
+  for (const auto& [key, value] : values) {
+    const auto name = nb::cast<std::string>(key);
+    if (name != "knobs_version") set_knob(knobs, name, nb::cast<std::int64_t>(value));
+  }
+  return knobs;
 }
 
 using Rule = std::tuple<int, std::uint32_t, std::uint64_t, int>;
@@ -64,35 +67,6 @@ void set_rules(RuntimeOptions& options, const std::vector<Rule>& rows) {
     rules.push_back({static_cast<LinkClass>(links), max_ranks, max_bytes, static_cast<Algorithm>(algorithm)});
   }
   options.algorithms = AlgorithmTable(std::move(rules));
-}
-
-std::uint32_t propose_knobs(Runtime& self, const IntByName& values) {
-  Knobs knobs = self.knobs();
-  for (const auto& [key, value] : values) {
-    const auto name = nb::cast<std::string>(key);
-    if (name == "fusion_bytes") {
-      knobs.fusion_bytes = nb::cast<std::uint64_t>(value);
-    } else if (name == "cycle_time_ns") {
-      knobs.cycle_time_ns = nb::cast<std::int64_t>(value);
-    } else if (name == "segment_bytes") {
-      knobs.segment_bytes = nb::cast<std::uint64_t>(value);
-    } else if (name == "cache_capacity") {
-      knobs.cache_capacity = nb::cast<std::uint32_t>(value);
-    } else if (name == "algorithm") {
-      knobs.algorithm = nb::cast<std::uint32_t>(value);
-    } else if (name == "hierarchical") {
-      knobs.hierarchical = nb::cast<std::uint32_t>(value);
-    } else if (name == "step_schedule") {
-      knobs.schedule = nb::cast<int>(value) != 0;
-    } else if (name == "nccl_streams") {
-      knobs.nccl_streams = nb::cast<std::uint32_t>(value);
-    } else if (name != "knobs_version") {
-      throw InvalidArgument("unknown knob '" + name +
-                            "', expected fusion_bytes, cycle_time_ns, segment_bytes, cache_capacity, algorithm, "
-                            "hierarchical, step_schedule or nccl_streams");
-    }
-  }
-  return self.propose_knobs(knobs);
 }
 
 IntByName to_dict(const CounterValues& values) {
@@ -181,29 +155,8 @@ void add_options(nb::module_& module) {
       .def_rw("silence_ns", &RuntimeOptions::silence_ns)
       .def_rw("idle_timeout_ns", &RuntimeOptions::idle_timeout_ns)
       .def_prop_rw(
-          "fusion_bytes", [](const RuntimeOptions& o) { return o.knobs.fusion_bytes; },
-          [](RuntimeOptions& o, std::uint64_t value) { o.knobs.fusion_bytes = value; })
-      .def_prop_rw(
-          "cycle_time_ns", [](const RuntimeOptions& o) { return o.knobs.cycle_time_ns; },
-          [](RuntimeOptions& o, std::int64_t value) { o.knobs.cycle_time_ns = value; })
-      .def_prop_rw(
-          "segment_bytes", [](const RuntimeOptions& o) { return o.knobs.segment_bytes; },
-          [](RuntimeOptions& o, std::uint64_t value) { o.knobs.segment_bytes = value; })
-      .def_prop_rw(
-          "cache_capacity", [](const RuntimeOptions& o) { return o.knobs.cache_capacity; },
-          [](RuntimeOptions& o, std::uint32_t value) { o.knobs.cache_capacity = value; })
-      .def_prop_rw(
-          "algorithm", [](const RuntimeOptions& o) { return o.knobs.algorithm; },
-          [](RuntimeOptions& o, std::uint32_t value) { o.knobs.algorithm = value; })
-      .def_prop_rw(
-          "hierarchical", [](const RuntimeOptions& o) { return o.knobs.hierarchical; },
-          [](RuntimeOptions& o, std::uint32_t value) { o.knobs.hierarchical = value; })
-      .def_prop_rw(
-          "step_schedule", [](const RuntimeOptions& o) { return o.knobs.schedule; },
-          [](RuntimeOptions& o, bool value) { o.knobs.schedule = value; })
-      .def_prop_rw(
-          "nccl_streams", [](const RuntimeOptions& o) { return o.knobs.nccl_streams; },
-          [](RuntimeOptions& o, std::uint32_t value) { o.knobs.nccl_streams = value; })
+          "knobs", [](const RuntimeOptions& o) { return to_dict(o.knobs); },
+          [](RuntimeOptions& o, const IntByName& values) { o.knobs = taken_over(o.knobs, values); })
       .def_prop_rw("algorithm_rules", &rules_of, &set_rules, "Rows (links, max_ranks, max_bytes, algorithm) in order.")
       .def_rw("stall_warning_ns", &RuntimeOptions::stall_warning_ns)
       .def_rw("stall_shutdown_ns", &RuntimeOptions::stall_shutdown_ns)
@@ -261,8 +214,17 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
 }
 
 void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
-  runtime.def("knobs", [](const Runtime& self) { return to_dict(self.knobs(), self.knobs_version()); })
-      .def("propose_knobs", &propose_knobs, nb::arg("knobs"))
+  runtime
+      .def("knobs",
+           [](const Runtime& self) {
+             IntByName values = to_dict(self.knobs());
+             values["knobs_version"] = self.knobs_version();
+             return values;
+           })
+      .def(
+          "propose_knobs",
+          [](Runtime& self, const IntByName& values) { return self.propose_knobs(taken_over(self.knobs(), values)); },
+          nb::arg("knobs"))
       .def("end_step", &end_step, nb::arg("told") = true)
       .def("watch_steps", &watch_steps, nb::arg("ended").none(),
            nb::sig("def watch_steps(self, ended: collections.abc.Callable[[], None] | None) -> None"))

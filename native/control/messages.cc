@@ -27,31 +27,6 @@ auto read_list(ByteReader& in, std::size_t minimum_bytes, ReadOne read_one) {
   return list;
 }
 
-void write_knobs(ByteWriter& out, const Knobs& knobs) {
-  out.u64(knobs.fusion_bytes);
-  out.i64(knobs.cycle_time_ns);
-  out.u64(knobs.segment_bytes);
-  out.u32(knobs.cache_capacity);
-  out.u32(knobs.algorithm);
-  out.u32(knobs.hierarchical);
-  out.u8(knobs.schedule ? 1 : 0);
-  out.u32(knobs.nccl_streams);
-}
-
-Knobs read_knobs(ByteReader& in) {
-  Knobs knobs;
-  knobs.fusion_bytes = in.u64();
-  knobs.cycle_time_ns = in.i64();
-  knobs.segment_bytes = in.u64();
-  knobs.cache_capacity = in.u32();
-  knobs.algorithm = in.u32();
-  knobs.hierarchical = in.u32();
-  knobs.schedule = in.u8() != 0;
-  knobs.nccl_streams = in.u32();
-  if (knobs.nccl_streams == 0) throw Protocol("a peer sent knobs with no stream for NCCL");
-  return knobs;
-}
-
 void write_variants(ByteWriter& out, const std::vector<Variant>& variants) {
   write_list(out, variants, [&](const Variant& variant) {
     write_request(out, *variant.request);

@@ -1,6 +1,6 @@
 // What the engine leaves in the timeline.
 #include <array>
-#include <sstream>
+#include <string>
 
 #include "base/futex.h"
 #include "base/log.h"
@@ -10,13 +10,7 @@ namespace ringtune {
 namespace {
 
 std::string json_object(const Knobs& knobs, std::uint32_t knobs_version) {
-  std::ostringstream out;
-  out << "{\"knobs_version\":" << knobs_version << ",\"fusion_bytes\":" << knobs.fusion_bytes
-      << ",\"cycle_time_ns\":" << knobs.cycle_time_ns << ",\"segment_bytes\":" << knobs.segment_bytes
-      << ",\"cache_capacity\":" << knobs.cache_capacity << ",\"algorithm\":" << knobs.algorithm
-      << ",\"hierarchical\":" << knobs.hierarchical << ",\"step_schedule\":" << (knobs.schedule ? 1 : 0)
-      << ",\"nccl_streams\":" << knobs.nccl_streams << "}";
-  return out.str();
+  return "{\"knobs_version\":" + std::to_string(knobs_version) + "," + json_members(knobs) + "}";
 }
 
 }  // namespace

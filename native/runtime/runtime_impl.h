@@ -17,9 +17,6 @@
 
 namespace ringtune {
 
-/// Throws InvalidArgument for values that no runtime can work with.
-void check_knobs(const Knobs& knobs);
-
 class Runtime::Impl {
  public:
   /// `job`: null, or of which group's runtime this is one.

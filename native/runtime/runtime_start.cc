@@ -10,8 +10,6 @@
 namespace ringtune {
 namespace {
 
-constexpr std::uint32_t kMostNcclStreams = 8;
-
 std::unique_ptr<StoreClient> connect_store(const RuntimeOptions& options, Deadline deadline) {
   if (options.size == 1) return nullptr;
   return std::make_unique<StoreClient>(options.store_host, options.store_port, Secret(options.secret), deadline);
@@ -38,9 +36,7 @@ void agree_with_rank_zero(RuntimeOptions& options, StoreClient& store, Deadline 
   const std::string key = options.job + "/algorithms/0";
   if (options.rank == 0) {
     ByteWriter out;
-    out.u32(options.knobs.algorithm);
-    out.u32(options.knobs.hierarchical);
-    out.u32(options.knobs.nccl_streams);
+    write_knobs(out, options.knobs);
     out.u64(options.gpu_part_bytes);
     out.i64(options.silence_ns);
     out.blob(options.algorithms.encode());
@@ -55,9 +51,7 @@ void agree_with_rank_zero(RuntimeOptions& options, StoreClient& store, Deadline 
     }
   }();
   ByteReader in(told);
-  options.knobs.algorithm = in.u32();
-  options.knobs.hierarchical = in.u32();
-  options.knobs.nccl_streams = in.u32();
+  options.knobs = read_knobs(in);
   options.gpu_part_bytes = in.u64();
   options.silence_ns = in.i64();
   options.algorithms = AlgorithmTable::decode(in.blob());
@@ -106,18 +100,6 @@ void with_one_cause(const RuntimeOptions& options, StoreClient* store, const Sta
 }
 
 }  // namespace
-
-void check_knobs(const Knobs& knobs) {
-  if (knobs.cycle_time_ns < 0) throw InvalidArgument("cycle_time_ns must not be negative");
-  if (knobs.segment_bytes == 0) throw InvalidArgument("segment_bytes must be at least 1");
-  if (knobs.algorithm >= static_cast<std::uint32_t>(kAlgorithmCount)) {
-    throw InvalidArgument("algorithm must be 0 (as the table says) to " + std::to_string(kAlgorithmCount - 1));
-  }
-  if (knobs.hierarchical > 2) throw InvalidArgument("hierarchical must be 0 (auto), 1 (on) or 2 (off)");
-  if (knobs.nccl_streams < 1 || knobs.nccl_streams > kMostNcclStreams) {
-    throw InvalidArgument("nccl_streams must be 1 to " + std::to_string(kMostNcclStreams));
-  }
-}
 
 Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, const Tracer* job, TraceGroup group)
     : options(given),

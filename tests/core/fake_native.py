@@ -69,19 +69,7 @@ class FakeRuntime:
         self.down = False
         self.departure = ("", False)
         self.steps = 0
-        self._knobs = {
-            name: getattr(options, name)
-            for name in (
-                "fusion_bytes",
-                "cycle_time_ns",
-                "segment_bytes",
-                "cache_capacity",
-                "algorithm",
-                "hierarchical",
-                "step_schedule",
-                "nccl_streams",
-            )
-        }
+        self._knobs = dict(options.knobs)
         self._knobs_version = 0
         self._names: dict[int, str] = {}
         self._targets: dict[int, int] = {}

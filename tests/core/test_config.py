@@ -9,6 +9,7 @@ import pytest
 from ringtune.alias.horovod_variables import HOROVOD_IGNORED
 from ringtune.config import Config, not_yet_warned
 from ringtune.errors import ConfigError
+from ringtune.knobs import TABLE
 from ringtune.variable import FORMER_NAMES, Variable
 from ringtune.variables import VARIABLES
 
@@ -42,21 +43,21 @@ def example(variable: Variable) -> tuple[str, object]:
 def test_each_variable_sets_its_field(variable: Variable, config: Read) -> None:
     text, value = example(variable)
     found = config(**{f"RINGTUNE_{variable.name}": text})
-    assert getattr(found, variable.field) == value
+    assert found.value(variable.field) == value
     assert found.given == {variable.name}
 
 
 @pytest.mark.parametrize("variable", [v for v in VARIABLES if v.twin], ids=lambda v: v.name)
 def test_horovods_twin_sets_the_same_field(variable: Variable, config: Read) -> None:
     text, value = example(variable)
-    assert getattr(config(**{f"HOROVOD_{variable.twin}": text}), variable.field) == value
+    assert config(**{f"HOROVOD_{variable.twin}": text}).value(variable.field) == value
 
 
 @pytest.mark.parametrize("variable", [v for v in VARIABLES if v.twin], ids=lambda v: v.name)
 def test_ringtune_wins_over_the_twin(variable: Variable, config: Read) -> None:
     text, value = example(variable)
     both = config(**{f"RINGTUNE_{variable.name}": text, f"HOROVOD_{variable.twin}": "?"})
-    assert getattr(both, variable.field) == value
+    assert both.value(variable.field) == value
 
 
 @pytest.mark.parametrize("former", FORMER_NAMES)
@@ -64,20 +65,21 @@ def test_a_former_name_sets_the_same_field_unless_todays_does(former: str, confi
     variable = next(one for one in VARIABLES if one.name == FORMER_NAMES[former])
     text, value = example(variable)
     found = config(**{f"RINGTUNE_{former}": text})
-    assert (getattr(found, variable.field), found.given) == (value, {variable.name})
-    assert getattr(config(**{f"RINGTUNE_{former}": "?", f"RINGTUNE_{variable.name}": text}), variable.field) == value
+    assert (found.value(variable.field), found.given) == (value, {variable.name})
+    assert config(**{f"RINGTUNE_{former}": "?", f"RINGTUNE_{variable.name}": text}).value(variable.field) == value
     with pytest.raises(ConfigError, match=f"RINGTUNE_{former}='[?]': expected"):
         config(**{f"RINGTUNE_{former}": "?"})
 
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=IDS)
 def test_default_of_the_table_is_the_fields(variable: Variable, config: Read) -> None:
-    assert getattr(Config(), variable.field) == variable.default
-    assert getattr(config(**{f"RINGTUNE_{variable.name}": " "}), variable.field) == variable.default
+    assert Config().value(variable.field) == variable.default
+    assert config(**{f"RINGTUNE_{variable.name}": " "}).value(variable.field) == variable.default
 
 
 def test_the_table_and_the_class_have_the_same_fields() -> None:
-    assert {v.field for v in VARIABLES} | {"given", "horovods", "warnings"} == {f.name for f in fields(Config)}
+    others = {v.field for v in VARIABLES} - {row.name for row in TABLE}
+    assert others | {"knobs", "given", "horovods", "warnings"} == {f.name for f in fields(Config)}
     assert len({v.name for v in VARIABLES}) == len(VARIABLES)
 
 

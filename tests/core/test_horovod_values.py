@@ -61,7 +61,7 @@ def test_whole_numbers_are_those_of_strtol(variable: Variable, text: str) -> Non
     found = Config.from_environ({f"HOROVOD_{variable.twin}": text})
     assert variable.low is not None
     most = MOST.get(variable.field, 2**62)
-    assert getattr(found, variable.field) == min(max(c_long(text), int(variable.low)), most)
+    assert found.value(variable.field) == min(max(c_long(text), int(variable.low)), most)
 
 
 @given(variable=st.sampled_from(FLOATS), text=texts)
@@ -70,7 +70,7 @@ def test_other_numbers_are_those_of_strtod(variable: Variable, text: str) -> Non
     # C also knows hexadecimal numbers and words for infinity, which nobody sets here.
     if not text.strip() or not math.isfinite(value) or "x" in text.lower():
         return
-    found = getattr(Config.from_environ({f"HOROVOD_{variable.twin}": text}), variable.field)
+    found = Config.from_environ({f"HOROVOD_{variable.twin}": text}).value(variable.field)
     assert variable.low is not None
     if value < variable.low:
         assert found == (0 if variable.low == 0 else variable.default)
@@ -82,7 +82,7 @@ def test_other_numbers_are_those_of_strtod(variable: Variable, text: str) -> Non
 def test_switches_are_on_from_one_on(variable: Variable, text: str) -> None:
     if text.strip() and text.strip().lower() not in WORDS:
         found = Config.from_environ({f"HOROVOD_{variable.twin}": text})
-        assert getattr(found, variable.field) is (c_long(text) > 0)
+        assert found.value(variable.field) is (c_long(text) > 0)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_switches_are_on_from_one_on(variable: Variable, text: str) -> None:
 )  # fmt: skip
 def test_habits(name: str, text: str, field: str, value: object, said: str | None, config: Read) -> None:
     found = config(**{f"HOROVOD_{name}": text})
-    assert getattr(found, field) == value
+    assert found.value(field) == value
     sentences = [sentence for sentence in found.warnings if f"HOROVOD_{name}={text!r} {said}" in sentence]
     assert bool(sentences) == (said is not None) and len(found.warnings) == len(sentences)
 

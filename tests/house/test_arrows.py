@@ -15,6 +15,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "core": (),
     "timeline": (
         "ringtune.errors",
+        "ringtune.knobs",
         "ringtune.layout",
         "ringtune.output_file",
         "ringtune._native",

@@ -48,7 +48,7 @@ Decisions full_decisions() {
       9,
       {BatchDecision{3, {{1, ""}, {0, "x"}}, {4, 0, 2}, 7, RankSet::one(2), {variant({}, RankSet::one(2))}},
        FailureDecision{FailureKind::kShutDown, "t", "why", 3}, FailureDecision{FailureKind::kSomeAbsent, "t", "who", 0},
-       FailureDecision{FailureKind::kSomeSparse, "t", "who", 0}, KnobsDecision{2, {1, 2, 3, 4, 5, 6}},
+       FailureDecision{FailureKind::kSomeSparse, "t", "who", 0}, KnobsDecision{2, {1, 2, 3, 4, 5, 2}},
        EvictDecision{{8, 9}}, LeftDecision{{1, "rank 1 on host b", "went", true}}, AbortDecision{"end"},
        StallDecision{"t", 1}, SetDecision{"s", true, 4, RankSet::range(0, 3)}, JoinDecision{2}}};
 }
