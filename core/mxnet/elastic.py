@@ -104,7 +104,7 @@ class MxnetState(ObjectState):
         if self.trainer is not None:
             if not self.trainer._kv_initialized:
                 self.trainer._init_kvstore()
-            optimizer = self.trainer._updaters[0].get_states(dump_optimizer=False)
+            optimizer = self.trainer._updaters[0].get_states(dump_optimizer=True)
         self._kept = [one.asnumpy() for one in self._arrays()], optimizer
 
     def _give_back(self) -> None:
@@ -114,6 +114,11 @@ class MxnetState(ObjectState):
                 parameter.set_data(mx.nd.array(value, dtype=value.dtype))
             else:
                 parameter[...] = np.asarray(value)
-        if optimizer is not None:
-            for updater in self.trainer._updaters:
-                updater.set_states(optimizer)
+        if optimizer is None:
+            return
+        first = self.trainer._updaters[0]
+        for updater in self.trainer._updaters:  # as gluon's load_states
+            updater.set_states(optimizer)
+            updater.optimizer = first.optimizer
+        self.trainer._optimizer = first.optimizer
+        first.optimizer.param_dict = dict(enumerate(self.trainer._params))

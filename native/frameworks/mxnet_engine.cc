@@ -68,13 +68,9 @@ std::vector<std::int64_t> shape_of(Array array) {
 }
 
 /// On a thread of the engine, while the operation holds the array: it is computed, and in the plain layout.
-void* data_of(const OwnedArray& array, const Request& request) {
+void* data_of(const OwnedArray& array) {
   void* data = nullptr;
   check(functions().NDArrayGetData(array.get(), &data));
-  // A rank may get no rows at all of what is scattered.
-  if (data == nullptr && element_count(request) > 0 && request.kind != CollectiveKind::kReducescatter) {
-    throw InvalidArgument("the array of " + title_of(request) + " has no memory");
-  }
   return data;
 }
 
@@ -106,7 +102,7 @@ struct Operation {
   [[nodiscard]] Calls calls() const {
     Calls found;
     for (const Member& one : members) {
-      found.push_back({one.request, data_of(one.input, one.request), data_of(one.output, one.request)});
+      found.push_back({one.request, data_of(one.input), data_of(one.output)});
     }
     return found;
   }
@@ -173,6 +169,11 @@ void push(std::string_view plan, const Arrays& inputs, const Arrays& outputs, in
     add_once(writes, operation->members.back().output.get());
   }
   for (const Operation::Member& one : operation->members) add_once(reads, one.input.get(), writes);
+  port().ask([&operation](const Runtime& runtime) {  // of the memory it is known only later where it is
+    for (const Operation::Member& one : operation->members) {
+      runtime.check({one.request, one.input.get(), one.output.get()});
+    }
+  });
   push_operation(
       &run, operation.release(), [](void* held) { delete static_cast<Operation*>(held); }, reads, writes, priority,
       "ringtune");
