@@ -30,9 +30,7 @@ from ringtune.common.reductions import Adasum, Average, Max, Min, Product, Sum
 from ringtune.errors import HorovodInternalError
 from ringtune.mxnet import elastic
 from ringtune.mxnet.basics import barrier, init, join, shutdown
-from ringtune.mxnet.compression import Compression
-from ringtune.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
-from ringtune.mxnet.mpi_ops import (
+from ringtune.mxnet.collectives import (
     allgather,
     allreduce,
     allreduce_,
@@ -45,6 +43,8 @@ from ringtune.mxnet.mpi_ops import (
     grouped_reducescatter,
     reducescatter,
 )
+from ringtune.mxnet.compression import Compression
+from ringtune.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
 from ringtune.mxnet.optimizer import DistributedOptimizer, DistributedTrainer
 from ringtune.session import is_initialized
 

@@ -8,11 +8,11 @@ from typing import Any
 import mxnet as mx
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter
 
-from ringtune.common.argument_checks import refuse
 from ringtune.common.process_sets import global_process_set, number_with_root
 from ringtune.errors import InvalidArgument
+from ringtune.mxnet.collectives import broadcast_
+from ringtune.mxnet.gradients import check_prefix
 from ringtune.mxnet.library import check_array
-from ringtune.mxnet.mpi_ops import broadcast_
 from ringtune.numpy import objects
 
 
@@ -34,8 +34,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
     """
     if not isinstance(params, (Mapping, mx.gluon.ParameterDict)):
         raise InvalidArgument(f"invalid params of type: {type(params)}: expected a dict or a gluon ParameterDict")
-    if prefix is not None and not isinstance(prefix, str):
-        refuse("broadcast_parameters: prefix", prefix, "a string")
+    check_prefix(prefix, "broadcast_parameters: prefix")
     number_with_root(global_process_set, root_rank)
     for key, found in sorted(params.items(), key=lambda item: str(item[0])):
         name = f"{prefix or ''}{key}"

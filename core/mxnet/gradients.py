@@ -9,8 +9,8 @@ from typing import Any
 from ringtune.common.argument_checks import check_factor, check_index, check_process_set, refuse
 from ringtune.common.process_sets import ProcessSet
 from ringtune.errors import InvalidArgument
+from ringtune.mxnet.collectives import allreduce_, grouped_allreduce_
 from ringtune.mxnet.compression import check_compression
-from ringtune.mxnet.mpi_ops import allreduce_, grouped_allreduce_
 
 
 @dataclass(frozen=True)

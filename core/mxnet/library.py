@@ -49,9 +49,12 @@ def push(plan: str, inputs: Sequence[Any], outputs: Sequence[Any], priority: int
 
     Raises:
         InvalidArgument: An array does not travel.
+        MXNetError: It has failed, where the engine runs everything at once (``MXNET_ENGINE_TYPE=NaiveEngine``).
     """
     with native.translated():
-        engine().push_to_mxnet(plan, handles_of(inputs), handles_of(outputs), priority)
+        failure = engine().push_to_mxnet(plan, handles_of(inputs), handles_of(outputs), priority)
+    if failure:
+        raise mx.base.MXNetError(failure)
 
 
 def end_step_after(arrays: Sequence[Any]) -> None:
@@ -113,8 +116,9 @@ def view_of(array: Any) -> np.ndarray[Any, Any]:
     count = int(np.prod(array.shape))
     if count == 0 or address.value is None:
         return np.empty(array.shape, dtype)
-    memory = (ctypes.c_byte * (count * dtype.itemsize)).from_address(address.value)
-    return np.frombuffer(memory, dtype).reshape(array.shape)
+    memory = np.asarray((ctypes.c_ubyte * (count * dtype.itemsize)).from_address(address.value))
+    found: np.ndarray[Any, Any] = memory.view(dtype).reshape(array.shape)
+    return found
 
 
 def array_of(values: np.ndarray[Any, Any], like: Any) -> Any:

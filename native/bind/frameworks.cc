@@ -1,10 +1,12 @@
 // Which runtime the frameworks' handlers ask (frameworks/port.h).
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -88,10 +90,10 @@ void use_mxnet(std::uintptr_t library) {
   frameworks::mxnet::use(frameworks::mxnet::api_of(reinterpret_cast<void*>(library)));
 }
 
-void push_to_mxnet(std::string_view call, const std::vector<std::uintptr_t>& inputs,
-                   const std::vector<std::uintptr_t>& outputs, int priority) {
+std::string push_to_mxnet(std::string_view call, const std::vector<std::uintptr_t>& inputs,
+                          const std::vector<std::uintptr_t>& outputs, int priority) {
   const nb::gil_scoped_release released;
-  frameworks::mxnet::push(call, mxnet_arrays(inputs), mxnet_arrays(outputs), priority);
+  return frameworks::mxnet::push(call, mxnet_arrays(inputs), mxnet_arrays(outputs), priority);
 }
 
 void push_step_to_mxnet(const std::vector<std::uintptr_t>& arrays) {
@@ -109,11 +111,11 @@ void add_frameworks(nb::module_& module, nb::class_<Runtime>& runtime) {
              "`call()` before a program of JAX is told of an error, on its thread.");
   module.def("use_mxnet", &use_mxnet, nb::arg("library"), nb::sig("def use_mxnet(library: int) -> None"),
              "Takes MXNet's functions from its library, a handle of `dlopen` (frameworks/mxnet_engine.h).");
-  module.def("push_to_mxnet", &push_to_mxnet, nb::arg("call"), nb::arg("inputs"), nb::arg("outputs"),
-             nb::arg("priority"),
-             nb::sig("def push_to_mxnet(call: str, inputs: collections.abc.Sequence[int], outputs: "
-                     "collections.abc.Sequence[int], priority: int) -> None"),
-             "Puts collectives on arrays, given by their handles, into MXNet's engine.");
+  module.def(
+      "push_to_mxnet", &push_to_mxnet, nb::arg("call"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("priority"),
+      nb::sig("def push_to_mxnet(call: str, inputs: collections.abc.Sequence[int], outputs: "
+              "collections.abc.Sequence[int], priority: int) -> str"),
+      "Puts collectives on arrays, given by their handles, into MXNet's engine; returns what has failed already.");
   module.def("push_step_to_mxnet", &push_step_to_mxnet, nb::arg("arrays"),
              nb::sig("def push_step_to_mxnet(arrays: collections.abc.Sequence[int]) -> None"),
              "A step ends once these arrays are written.");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <stdexcept>
@@ -84,12 +85,17 @@ void add_once(Arrays& arrays, Array array, const Arrays& besides = {}) {
   arrays.push_back(array);
 }
 
+/// Empty: none has failed.
+std::string failure_in(const Outcomes& outcomes) {
+  const auto failed = std::ranges::find_if(outcomes, [](const Outcome& one) { return one.failed(); });
+  return failed == outcomes.end() ? "" : "ringtune." + failed->error + ": " + failed->text;
+}
+
 /// As MXNet throws: dmlc::Error is a std::runtime_error and no more.
 void finish(const Completion& completion, const Outcomes& outcomes) {
-  const auto failed = std::ranges::find_if(outcomes, [](const Outcome& one) { return one.failed(); });
-  if (failed == outcomes.end()) return completion.callback(completion.engine, completion.parameter, nullptr);
-  const std::runtime_error error("ringtune." + failed->error + ": " + failed->text);
-  completion.callback(completion.engine, completion.parameter, &error);
+  const std::string failure = failure_in(outcomes);
+  const std::runtime_error error(failure);
+  completion.callback(completion.engine, completion.parameter, failure.empty() ? nullptr : &error);
 }
 
 struct Operation {
@@ -147,13 +153,15 @@ Api api_of(void* library) {
   RINGTUNE_MXNET_FUNCTIONS(RINGTUNE_MXNET_FIND)
 #undef RINGTUNE_MXNET_FIND
   if (!missing.empty()) throw InvalidArgument("MXNet's library has no function " + missing + ": MXNet 1.9.1 has");
+  const char* const kind = std::getenv("MXNET_ENGINE_TYPE");
+  found.at_once = kind != nullptr && std::string_view(kind) == "NaiveEngine";
   found.to_plain_layout = reinterpret_cast<void (*)(const void*)>(::dlsym(library, kToPlainLayout));
   return found;
 }
 
 void use(const Api& api) { functions() = api; }
 
-void push(std::string_view plan, const Arrays& inputs, const Arrays& outputs, int priority) {
+std::string push(std::string_view plan, const Arrays& inputs, const Arrays& outputs, int priority) {
   const CallPlan parsed = parse_call_plan(plan);
   if (inputs.size() != parsed.names.size() || outputs.size() != inputs.size()) {
     throw InvalidArgument("an input and an output are needed for each of " + std::to_string(parsed.names.size()) +
@@ -174,9 +182,11 @@ void push(std::string_view plan, const Arrays& inputs, const Arrays& outputs, in
       runtime.check({one.request, one.input.get(), one.output.get()});
     }
   });
+  if (functions().at_once) return failure_in(port().run(operation->calls()));
   push_operation(
       &run, operation.release(), [](void* held) { delete static_cast<Operation*>(held); }, reads, writes, priority,
       "ringtune");
+  return {};
 }
 
 void push_end_of_step(const Arrays& arrays) {

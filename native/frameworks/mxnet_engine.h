@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct Api {
 #undef RINGTUNE_MXNET_DECLARE
   /// Puts an operation into the engine that brings an array out of oneDNN's layouts; null: MXNet was built without it.
   void (*to_plain_layout)(const void*) = nullptr;
+  /// The engine runs each operation while it is put in, and would not tell of errors (MXNET_ENGINE_TYPE=NaiveEngine).
+  bool at_once = false;
 };
 
 /// How an asynchronous operation ends: the engine's CallbackOnComplete.
@@ -47,8 +50,9 @@ void use(const Api& api);
 
 /// Puts the collectives of a CallPlan's text - allreduce, broadcast or reducescatter - into the engine as one operation
 /// and returns: input and output of each name, which are the same where it is done in place. A failure is the error of
-/// the outputs: "ringtune.CLASS: text". Throws InvalidArgument for what can be refused at once.
-void push(std::string_view plan, const Arrays& inputs, const Arrays& outputs, int priority);
+/// the outputs: "ringtune.CLASS: text"; where the engine runs everything at once, it is returned instead. Throws
+/// InvalidArgument for what can be refused before.
+[[nodiscard]] std::string push(std::string_view plan, const Arrays& inputs, const Arrays& outputs, int priority);
 /// A step of the training ends once all that has been put into the engine before has written these arrays.
 void push_end_of_step(const Arrays& arrays);
 

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("mxnet", reason="MXNet is not installed; `make test-frameworks` makes an environment with it")
 
 from tests.frameworks import mxnet_cases as cases
+from tests.frameworks import mxnet_elastic_cases as elastic_cases
 from tests.frameworks.contract import Contract
 from tests.jobs.launching import Job
 
@@ -101,7 +102,7 @@ def test_a_job_can_be_left_and_joined_again(fresh: GetJob) -> None:
 
 def test_a_lost_rank_is_an_error_of_mxnet_that_says_so(fresh: GetJob) -> None:
     there = fresh(2)
-    there.start(cases.reduce_until_it_fails)
+    there.start(elastic_cases.reduce_until_it_fails)
     there.ranks[0].line_with("reducing")
     there.ranks[1].line_with("reducing")
     there.ranks[1].signal(signal.SIGKILL)
@@ -111,15 +112,15 @@ def test_a_lost_rank_is_an_error_of_mxnet_that_says_so(fresh: GetJob) -> None:
 
 def test_a_lost_rank_leaves_the_elastic_loop_of_fixed_ranks(fresh: GetJob) -> None:
     there = fresh(2)
-    there.start(cases.lost)
+    there.start(elastic_cases.lost)
     said = there.ranks[0].answer()[0]
     assert said.startswith("PeerLost") and "rank 1" in said
 
 
 def test_errors_in_elastic_training(job: GetJob) -> None:
-    for said in job().run(cases.elastic_errors):
+    for said in job().run(elastic_cases.elastic_errors):
         assert said == {"a collective": "a new try", "MXNet": "MXNetError", "the script": "ValueError"}
 
 
 def test_elastic_states(job: GetJob) -> None:
-    job().run(cases.states)
+    job().run(elastic_cases.states)
