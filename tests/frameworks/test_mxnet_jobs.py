@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("mxnet", reason="MXNet is not installed; `make test-frameworks` makes an environment with it")
 
 from tests import pages
+from tests.frameworks.bench import check_bench
 
 pytestmark = pytest.mark.slow
 
@@ -150,3 +151,7 @@ def test_blocks_of_the_guide_run(tmp_path: Path) -> None:
                 if " run " in line:
                     found = re.search(r"loss ([0-9.]+) on 2 ranks", said)
                     assert found and float(found[1]) < 0.1, said
+
+
+def test_bench_frameworks(tmp_path: Path) -> None:
+    check_bench("mxnet", tmp_path)
