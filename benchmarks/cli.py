@@ -17,6 +17,7 @@ COMMANDS = {
         ("allreduce", "comm.commands:allreduce", "Time of one blocking allreduce by size."),
         ("collectives", "comm.commands:collectives", "Time of the other collectives by size."),
         ("dashboard", "viewer.pages:dashboard_command", "Pages of the dashboard in a browser, also of a running job."),
+        ("frameworks", "comm.commands:frameworks", "Sums inside compiled code of TensorFlow, JAX and MXNet."),
         ("gradients", "comm.commands:gradients", "Time to reduce all gradients of a step."),
         ("hook", "comm.commands:hook", "Cost of submitting a gradient from a hook."),
         ("links", "netlab.commands:links", "Allreduce between hosts with shaped links, beside iperf3."),

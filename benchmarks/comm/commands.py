@@ -209,3 +209,62 @@ def hook(**options: Any) -> None:
     record = run_hook(request, console)
     write_record(options["json_file"], record, console)
     require(costlier(record, options["require"]) if options["require"] is not None else [])
+
+
+@click.command()
+@click.option("-np", "--num-proc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks of each job.")
+@click.option("--frameworks", "names", default="tensorflow,jax,mxnet", show_default=True, help="Comma-separated.")
+@click.option("--sizes", default="1KiB,1MiB,16MiB", show_default=True, help="Sizes of single tensors.")
+@click.option("--profile", default="resnet50", show_default=True, help="Gradients that are summed together.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="Time measured per case and contender.",
+)
+@click.option("--threads-per-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Compute threads.")
+@click.option(
+    "--python",
+    "pythons",
+    multiple=True,
+    metavar="FRAMEWORK=PYTHON",
+    help="Python that has a framework; default: this one, or that of `make test-frameworks`.",
+)
+@click.option(
+    "--require",
+    is_flag=True,
+    help="Exit 1 when a front end is slower than its framework's own way, or in compiled code by more than 15 us + "
+    "10 % than ringtune without a framework.",
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
+def frameworks(**options: Any) -> None:
+    """Time of a sum inside compiled code of frameworks, beside their own way and ringtune alone, in one run."""
+    from ringtune.benchmarks.comm.frameworks import FrameworksRequest, find_pythons, run_frameworks, too_slow
+
+    given = {}
+    for word in options["pythons"]:
+        name, found, python = word.partition("=")
+        if not found or not python:
+            raise UsageError(f"--python {word}: expected FRAMEWORK=PYTHON, as in jax=jaxenv/bin/python")
+        given[name] = python
+    names = [word.strip() for word in options["names"].split(",") if word.strip()]
+    pythons, absent = find_pythons(names, given)
+    sizes = parse_sizes(options["sizes"])
+    for size_bytes in sizes:
+        if size_bytes % item_bytes("float32"):
+            raise UsageError(f"{bytes_text(size_bytes)} is not a whole number of float32 elements")
+    request = FrameworksRequest(
+        options["num_proc"],
+        sizes,
+        options["profile"],
+        options["seconds"],
+        options["threads_per_rank"],
+        pythons,
+        absent,
+    )
+    console = open_console()
+    record = run_frameworks(request, console)
+    write_record(options["json_file"], record, console)
+    if options["require"]:
+        require(too_slow(record))

@@ -19,10 +19,11 @@ _MODULES = {
     "horovod.torch": "ringtune.torch",
     "horovod.tensorflow": "ringtune.tensorflow",
     "horovod.keras": "ringtune.keras",
+    "horovod.mxnet": "ringtune.mxnet",
     "horovod.common": "ringtune.common",
     "horovod.runner": "ringtune.alias.runner",
 }
-_UNAVAILABLE = ("mxnet", "spark", "ray", "data", "metrics")
+_UNAVAILABLE = ("spark", "ray", "data", "metrics")
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -58,8 +59,8 @@ def _real_name(name: str) -> str | None:
         return None
     if parts[1] in _UNAVAILABLE:
         raise ModuleNotFoundError(
-            f"No module named {name!r}: ringtune stands in for Horovod and serves PyTorch, TensorFlow and Keras "
-            "(horovod.torch, horovod.tensorflow, horovod.keras)",
+            f"No module named {name!r}: ringtune stands in for Horovod and serves PyTorch, TensorFlow, Keras "
+            "and MXNet (horovod.torch, horovod.tensorflow, horovod.keras, horovod.mxnet)",
             name=name,
         )
     parent = _MODULES.get(".".join(parts[:2]))

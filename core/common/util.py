@@ -16,7 +16,7 @@ from ringtune.common.exceptions import HorovodVersionMismatchError
 from ringtune.errors import InvalidArgument
 
 T = TypeVar("T")
-_TORCH = "torch"
+_SERVED = ("torch", "tensorflow", "mxnet")
 
 
 def split_list(items: Sequence[T], parts: int) -> list[list[T]]:
@@ -65,8 +65,8 @@ def _cache(f: Callable[..., T]) -> Callable[..., T]:
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return whether a framework is served here: ``torch``, where it is installed."""
-    return ext_base_name == _TORCH and importlib.util.find_spec(_TORCH) is not None
+    """Return whether a framework is served here: ``torch``, ``tensorflow`` and ``mxnet``, where they are installed."""
+    return ext_base_name in _SERVED and importlib.util.find_spec(ext_base_name) is not None
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) -> None:
@@ -75,13 +75,13 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) 
     Raises:
         ImportError: It is not.
     """
-    if _TORCH not in ext_name:
-        raise ImportError(f"Extension {ext_name} has not been built: ringtune serves PyTorch only")
+    if ext_name.rpartition(".")[2] not in _SERVED:
+        raise ImportError(f"Extension {ext_name} has not been built: ringtune serves PyTorch, TensorFlow and MXNet")
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Return whether the framework sees a CUDA device."""
-    if not extension_available(ext_base_name):
+    """Return whether tensors of the framework on CUDA devices are reduced there: those of ``torch``."""
+    if ext_base_name != "torch" or not extension_available(ext_base_name):
         return False
     import torch
 

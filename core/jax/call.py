@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ringtune.common.call_plan import ALLGATHER, REDUCESCATTER, plan_text
 from ringtune.common.reductions import Average, Sum
 
-ALLREDUCE, ALLGATHER, BROADCAST, BARRIER, ALLTOALL, REDUCESCATTER = range(6)
-"""Numbers of ``native/collective/kind.h``."""
 KINDS = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducescatter")
 
 
@@ -44,9 +43,10 @@ class Call:
 
     def text(self) -> str:
         """Return the call as ``native/frameworks/call_plan.h`` reads it."""
-        numbers = self.kind, self.op, self.root, self.process_set, self.wire, int(self.ends_step)
-        head = " ".join([*map(str, numbers), *map(repr, self.factors)])
-        return "\n".join([head, *self.names])
+        return plan_text(
+            self.kind, self.names, op=self.op, root=self.root, process_set=self.process_set, wire=self.wire,
+            ends_step=self.ends_step, factors=self.factors,
+        )  # fmt: skip
 
     def of(self, indices: Sequence[int], ending: str) -> Call:
         """Return the same call on some of the leaves, under names of its own; it ends no step."""

@@ -14,11 +14,12 @@ import jax
 import numpy as np
 
 from ringtune import session
+from ringtune.common.call_plan import ALLGATHER, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of, number_with_root
 from ringtune.common.reductions import Adasum, Average, Reduction, Sum, make_reduction, resolve_op
 from ringtune.errors import HorovodInternalError, InvalidArgument, NotSupported
 from ringtune.jax import eager, primitive
-from ringtune.jax.call import ALLGATHER, ALLTOALL, BARRIER, BROADCAST, KINDS, REDUCESCATTER, Call
+from ringtune.jax.call import KINDS, Call
 from ringtune.jax.checked_calls import checked
 from ringtune.jax.compression import Compression
 from ringtune.jax.trees import flatten, is_traced, wire_names

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 from ringtune import session
+from ringtune.common.call_plan import ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER
 from ringtune.common.handles import Pending
 from ringtune.errors import InvalidArgument
-from ringtune.jax.call import ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER, Call
+from ringtune.jax.call import Call
 from ringtune.numpy.arrays import Array, address, number_of_dtype, readable
 from ringtune.numpy.collectives import handles
 from ringtune.operations import Allgather, Allreduce, Alltoall, Barrier, Broadcast, Operation, Reducescatter

@@ -20,6 +20,12 @@ class CollectiveEffect(effects.Effect):  # type: ignore[misc]
     def __str__(self) -> str:
         return "Collective"
 
+    def __repr__(self) -> str:  # JAX shows it where it refuses such an effect: in programs of several devices
+        return (
+            "a collective of ringtune.jax, whose programs have one device: call it outside of jit, which takes sharded "
+            "arrays, or give each device a rank of its own"
+        )
+
 
 EFFECT = CollectiveEffect()
 for _allowed in (

@@ -18,19 +18,8 @@ from ringtune.errors import InvalidArgument
 from ringtune.jax.trees import is_traced
 
 
-def init(comm: Any = None, process_sets: Sequence[ProcessSet] | None = None) -> None:
-    """Join the job; a second call without `shutdown` between only registers sets that are not registered yet.
-
-    Args:
-        comm: Accepted for Horovod's sake: None, a list of all ranks, or an mpi4py communicator of all ranks.
-        process_sets: Sets to register, the same on all ranks, numbered 1, 2 ... in this order.
-
-    Raises:
-        ConfigError: A variable of the environment is invalid; the message names it.
-        Timeout: Not all ranks came; the message names the missing ones.
-        NotSupported: The communicator does not hold all ranks.
-        InvalidArgument: A set is a duplicate; or this process was forked from one that is in a job.
-    """
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Join the job; arguments and errors are those of `ringtune.numpy.init`."""
     front.init(comm, process_sets)
     session.require().follow_programs()
     atexit.unregister(_settle_at_exit)

@@ -17,10 +17,11 @@ from jax._src.lib.mlir.dialects import hlo
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
+from ringtune.common.call_plan import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER
 from ringtune.common.reductions import Average, Sum
 from ringtune.errors import InvalidArgument, NotSupported, RingtuneError
 from ringtune.jax import eager, handler
-from ringtune.jax.call import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, KINDS, REDUCESCATTER, Call, gradient_factor
+from ringtune.jax.call import KINDS, Call, gradient_factor
 
 collective_p = Primitive("ringtune_collective")
 collective_p.multiple_results = True

@@ -3,85 +3,36 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras as _keras
 
-from ringtune.common.job import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
+from ringtune.common import front_end
+from ringtune.common.front_end import *  # noqa: F403
 from ringtune.common.keras.distributed import DistributedOptimizer, partial_optimizer
 from ringtune.common.keras.functions import allgather, allreduce, broadcast, loader, reducescatter
-from ringtune.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from ringtune.common.rank_info import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    local_rank,
-    local_size,
-    rank,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from ringtune.common.reductions import Adasum, Average, Sum
-from ringtune.errors import HorovodInternalError
 from ringtune.keras import callbacks, elastic
 from ringtune.keras.lifecycle import init, shutdown
-from ringtune.session import is_initialized
+
+if TYPE_CHECKING:
+    Compression: Any
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
     "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allreduce",
     "broadcast",
     "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
     "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += front_end.__all__
 
 PartialDistributedOptimizer = partial_optimizer(lambda: _keras.layers.Layer)
 load_model = loader(lambda: _keras, DistributedOptimizer)

@@ -5,37 +5,8 @@ Names, arguments and meanings are those of `ringtune.torch`; both may be used in
 
 from __future__ import annotations
 
-from ringtune.common.job import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from ringtune.common.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from ringtune.common.rank_info import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    local_rank,
-    local_size,
-    rank,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from ringtune.common.reductions import Adasum, Average, Max, Min, Product, Sum
-from ringtune.errors import HorovodInternalError
+from ringtune.common import front_end
+from ringtune.common.front_end import *  # noqa: F403
 from ringtune.numpy.collectives import (
     allgather,
     allgather_async,
@@ -57,18 +28,8 @@ from ringtune.numpy.collectives import (
     synchronize,
 )
 from ringtune.numpy.lifecycle import barrier, init, join, shutdown
-from ringtune.session import is_initialized
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -82,35 +43,14 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allreduce",
     "grouped_allreduce_",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
     "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+__all__ += front_end.__all__

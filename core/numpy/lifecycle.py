@@ -6,41 +6,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from ringtune import session
+from ringtune.common import job
 from ringtune.common import process_sets as sets
-from ringtune.common.communicators import require_all_ranks
 from ringtune.common.handles import Pending
 from ringtune.common.process_sets import ProcessSet, global_process_set
-from ringtune.errors import InvalidArgument
 from ringtune.numpy.checked_calls import checked
 from ringtune.numpy.collectives import handles
 from ringtune.operations import Barrier
 
 
-def init(comm: Any = None, process_sets: Sequence[ProcessSet] | None = None) -> None:
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Join the job; a second call without `shutdown` between only registers sets that are not registered yet.
 
     Args:
         comm: Accepted for Horovod's sake: None, a list of all ranks, or an mpi4py communicator of all ranks.
-        process_sets: Sets to register, the same on all ranks, numbered 1, 2 ... in this order.
+        process_sets: Sets to register, the same on all ranks, numbered 1, 2 ... in this order; ``"dynamic"`` lets
+            `add_process_set` and `remove_process_set` work later.
 
     Raises:
         ConfigError: A variable of the environment is invalid; the message names it.
-        Timeout: Not all ranks came; the message names the missing ones.
+        InitializationFailed: Not all ranks came, the message names the missing ones; or one was lost meanwhile.
         NotSupported: The communicator does not hold all ranks.
         InvalidArgument: A set is a duplicate; or this process was forked from one that is in a job.
     """
-    if not isinstance(process_sets, (list, tuple, type(None))) or not all(
-        isinstance(one, ProcessSet) for one in process_sets or ()
-    ):
-        raise InvalidArgument(f"init(process_sets={process_sets!r}): expected a list of ProcessSets")
-    if not session.is_initialized():
-        handles.reset()
-        sets.unnamed.clear()
-        require_all_ranks(comm, session.init())
-    else:
-        session.require().require_home()
-    if process_sets:
-        sets.register_all(list(process_sets))
+    job.join_job(comm, process_sets, handles.reset, lambda _: None)
 
 
 def shutdown() -> None:

@@ -7,33 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as _tf
 
-from ringtune.common.job import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from ringtune.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from ringtune.common.rank_info import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    local_rank,
-    local_size,
-    rank,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from ringtune.common.reductions import Adasum, Average, Max, Min, Product, Sum, resolve_op
-from ringtune.errors import HorovodInternalError
-from ringtune.session import is_initialized
+from ringtune.common import front_end
+from ringtune.common.front_end import *  # noqa: F403
+from ringtune.common.reductions import resolve_op
 from ringtune.tensorflow import elastic
 from ringtune.tensorflow.aggregation import LocalGradientAggregationHelper
 from ringtune.tensorflow.basics import init, shutdown
@@ -74,21 +50,12 @@ if TYPE_CHECKING:
     SyncBatchNormalization: Any
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
-    "HorovodInternalError",
     "LocalGradientAggregationHelper",
-    "Max",
-    "Min",
     "PartialDistributedGradientTape",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNormalization",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -100,46 +67,25 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
     "check_num_rank_power_of_2",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "handle_average_backwards_compatibility",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
     "reducescatter",
     "refs_to_vars",
-    "remove_process_set",
-    "rocm_built",
     "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
     "vars_to_refs",
 ]
+__all__ += front_end.__all__
 
 _ops()  # TensorFlow learns the ops now, so that a saved function that has them can be loaded
 _IS_TF2 = True

@@ -1,85 +1,11 @@
-"""Horovod's collectives on TensorFlow's tensors, under the module name where scripts look for them."""
+"""Horovod's names for TensorFlow, in the module where scripts look for some of them."""
 
 from __future__ import annotations
 
-from ringtune.common.job import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from ringtune.common.rank_info import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    local_rank,
-    local_size,
-    rank,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from ringtune.common.reductions import Adasum, Average, Max, Min, Product, Sum
-from ringtune.session import is_initialized
-from ringtune.tensorflow.basics import init, shutdown
-from ringtune.tensorflow.collectives import (
-    allgather,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    size_op,
-)
+from typing import Any
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
-    "allgather",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_rank_op",
-    "local_size",
-    "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "process_set_included_op",
-    "rank",
-    "rank_op",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "size_op",
-    "start_timeline",
-    "stop_timeline",
-]
+import ringtune.tensorflow
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(ringtune.tensorflow, name)

@@ -1,10 +1,19 @@
 // Which runtime the frameworks' handlers ask (frameworks/port.h).
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "bind/bind.h"
 #include "frameworks/jax_handler.h"
+#include "frameworks/mxnet_engine.h"
 #include "frameworks/port.h"
 
 namespace nb = nanobind;
@@ -71,6 +80,27 @@ void on_jax_failure(nb::object call) {
   });
 }
 
+frameworks::mxnet::Arrays mxnet_arrays(const std::vector<std::uintptr_t>& handles) {
+  frameworks::mxnet::Arrays arrays;
+  for (const std::uintptr_t handle : handles) arrays.push_back(reinterpret_cast<void*>(handle));
+  return arrays;
+}
+
+void use_mxnet(std::uintptr_t library) {
+  frameworks::mxnet::use(frameworks::mxnet::api_of(reinterpret_cast<void*>(library)));
+}
+
+std::string push_to_mxnet(std::string_view call, const std::vector<std::uintptr_t>& inputs,
+                          const std::vector<std::uintptr_t>& outputs, int priority) {
+  const nb::gil_scoped_release released;
+  return frameworks::mxnet::push(call, mxnet_arrays(inputs), mxnet_arrays(outputs), priority);
+}
+
+void push_step_to_mxnet(const std::vector<std::uintptr_t>& arrays) {
+  const nb::gil_scoped_release released;
+  frameworks::mxnet::push_end_of_step(mxnet_arrays(arrays));
+}
+
 }  // namespace
 
 void add_frameworks(nb::module_& module, nb::class_<Runtime>& runtime) {
@@ -79,6 +109,16 @@ void add_frameworks(nb::module_& module, nb::class_<Runtime>& runtime) {
   module.def("on_jax_failure", &on_jax_failure, nb::arg("call").none(),
              nb::sig("def on_jax_failure(call: collections.abc.Callable[[], None] | None) -> None"),
              "`call()` before a program of JAX is told of an error, on its thread.");
+  module.def("use_mxnet", &use_mxnet, nb::arg("library"), nb::sig("def use_mxnet(library: int) -> None"),
+             "Takes MXNet's functions from its library, a handle of `dlopen` (frameworks/mxnet_engine.h).");
+  module.def(
+      "push_to_mxnet", &push_to_mxnet, nb::arg("call"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("priority"),
+      nb::sig("def push_to_mxnet(call: str, inputs: collections.abc.Sequence[int], outputs: "
+              "collections.abc.Sequence[int], priority: int) -> str"),
+      "Puts collectives on arrays, given by their handles, into MXNet's engine; returns what has failed already.");
+  module.def("push_step_to_mxnet", &push_step_to_mxnet, nb::arg("arrays"),
+             nb::sig("def push_step_to_mxnet(arrays: collections.abc.Sequence[int]) -> None"),
+             "A step ends once these arrays are written.");
   runtime
       .def("open_to_frameworks", &open_to_frameworks, nb::sig("def open_to_frameworks(self) -> None"),
            "From now on handlers of frameworks ask this runtime.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import warnings
@@ -69,16 +70,16 @@ def test_a_target_that_is_no_version() -> None:
         util.is_version_greater_equal_than("2.0.0", "2.0")
 
 
-@pytest.mark.parametrize(("name", "expected"), [("torch", True), ("tensorflow", False), ("mxnet", False)])
-def test_frameworks_that_are_served(name: str, expected: bool) -> None:
-    assert util.extension_available(name) is expected
-    assert util.gpu_available(name) is (expected and torch.cuda.is_available())
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "mxnet", "click"])
+def test_frameworks_that_are_served(name: str) -> None:
+    assert util.extension_available(name) is (name != "click" and importlib.util.find_spec(name) is not None)
+    assert util.gpu_available(name) is (name == "torch" and torch.cuda.is_available())
 
 
 def test_an_extension_that_is_not_served() -> None:
     util.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", __file__, "mpi_lib_v2")
-    with pytest.raises(ImportError, match="serves PyTorch only"):
-        util.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", __file__, "mpi_lib")
+    with pytest.raises(ImportError, match="serves PyTorch, TensorFlow and MXNet"):
+        util.check_extension("horovod.spark", "HOROVOD_WITH_SPARK", __file__, "mpi_lib")
 
 
 def test_installed_versions_do_not_matter_until_something_failed() -> None:

@@ -30,8 +30,8 @@ def parts(size: int, shape: tuple[int, ...], dtype: str) -> list[Array]:
     return [part(rank, shape, dtype) for rank in range(size)]
 
 
-def same(result: Any, expected: Array, what: str = "") -> None:
-    found = np.asarray(result.numpy() if hasattr(result, "numpy") else result)
+def same(ends: Front, result: Any, expected: Array, what: str = "") -> None:
+    found = ends.values(result)
     assert found.dtype == expected.dtype and found.shape == expected.shape, (what, found.dtype, found.shape)
     assert np.array_equal(found, expected), (what, found, expected)
 
@@ -49,10 +49,10 @@ def reduced(front: str, mode: str, dtype: str) -> None:
                 expected = fold(expected, one)
             own = every[rank].copy()
             found = ends.call(mode, lambda x, op=number: hvd.allreduce(x, op=op), own)
-            same(found, np.asarray(expected, numpy_dtype(dtype)), f"{name} {shape}")
+            same(ends, found, np.asarray(expected, numpy_dtype(dtype)), f"{name} {shape}")
             assert np.array_equal(own, every[rank])
     twice = np.full((3,), 2 * rank).astype(numpy_dtype(dtype))
-    same(ends.call(mode, hvd.allreduce, twice), np.full((3,), size - 1).astype(numpy_dtype(dtype)), "Average")
+    same(ends, ends.call(mode, hvd.allreduce, twice), np.full((3,), size - 1).astype(numpy_dtype(dtype)), "Average")
 
 
 def moved(front: str, mode: str, dtype: str) -> None:
@@ -63,10 +63,12 @@ def moved(front: str, mode: str, dtype: str) -> None:
     for shape in ((size, 3), (2 * size,), (0, 2)):
         every = parts(size, shape, dtype)
         own, rows = every[rank], shape[0] // size
-        same(ends.call(mode, hvd.allgather, own), np.concatenate(every), f"allgather {shape}")
-        same(ends.call(mode, lambda x: hvd.broadcast(x, size - 1), own), every[-1], f"broadcast {shape}")
+        same(ends, ends.call(mode, hvd.allgather, own), np.concatenate(every), f"allgather {shape}")
+        same(ends, ends.call(mode, lambda x: hvd.broadcast(x, size - 1), own), every[-1], f"broadcast {shape}")
         mine = slice(rank * rows, (rank + 1) * rows)
-        same(ends.call(mode, hvd.alltoall, own), np.concatenate([one[mine] for one in every]), f"alltoall {shape}")
+        same(
+            ends, ends.call(mode, hvd.alltoall, own), np.concatenate([one[mine] for one in every]), f"alltoall {shape}"
+        )
 
 
 def scattered(front: str, mode: str, dtype: str) -> None:
@@ -81,7 +83,7 @@ def scattered(front: str, mode: str, dtype: str) -> None:
         whole = sum(one.astype(np.float64) for one in every)
         expected = whole[begin : begin + counts[rank]].astype(numpy_dtype(dtype))
         found = ends.call(mode, lambda x: hvd.reducescatter(x, op=hvd.Sum), every[rank])
-        same(found, expected, f"{rows} rows")
+        same(ends, found, expected, f"{rows} rows")
 
 
 def refused_dtypes(front: str, mode: str) -> list[str]:
@@ -108,12 +110,12 @@ def unequal(front: str) -> None:
     hvd = ends.hvd
     size, rank = hvd.size(), hvd.rank()
     own = ends.array(np.full((rank + 1, 2), rank, np.int32))
-    same(hvd.allgather(own), np.concatenate([np.full((one + 1, 2), one, np.int32) for one in range(size)]))
+    same(ends, hvd.allgather(own), np.concatenate([np.full((one + 1, 2), one, np.int32) for one in range(size)]))
     rows = np.arange(size * (size + 1) // 2, dtype=np.float32) + 100 * rank
     found, received = hvd.alltoall(ends.array(rows), splits=list(range(1, size + 1)))
-    assert np.asarray(found).shape == (size * (rank + 1),)
-    assert np.asarray(received).tolist() == [rank + 1] * size
-    assert np.asarray(found)[: rank + 1].tolist() == [float(rank * (rank + 1) // 2 + i) for i in range(rank + 1)]
+    assert ends.values(found).shape == (size * (rank + 1),)
+    assert ends.values(received).tolist() == [rank + 1] * size
+    assert ends.values(found)[: rank + 1].tolist() == [float(rank * (rank + 1) // 2 + i) for i in range(rank + 1)]
 
 
 def factors(front: str, mode: str) -> None:
@@ -123,10 +125,10 @@ def factors(front: str, mode: str) -> None:
     size = hvd.size()
     ones = np.ones(5, np.float32)
     scaled = ends.call(mode, lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=2, postscale_factor=0.25), ones)
-    same(scaled, np.full(5, size / 2, np.float32))
+    same(ends, scaled, np.full(5, size / 2, np.float32))
     for compression in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
         found = ends.call(mode, lambda x, c=compression: hvd.allreduce(x, op=hvd.Sum, compression=c), ones)
-        same(found, np.full(5, size, np.float32))
+        same(ends, found, np.full(5, size, np.float32))
 
 
 def sets(front: str, mode: str) -> str:
@@ -138,11 +140,11 @@ def sets(front: str, mode: str) -> str:
     said = ""
     own = np.full(2, hvd.rank() + 1.0, np.float32)
     if known.included():
-        same(ends.call(mode, lambda x: hvd.allreduce(x, op=hvd.Sum, process_set=known), own),
+        same(ends, ends.call(mode, lambda x: hvd.allreduce(x, op=hvd.Sum, process_set=known), own),
              np.full(2, hvd.size() + 1.0, np.float32))  # fmt: skip
-        same(ends.call(mode, lambda x: hvd.broadcast(x, members[1], process_set=known), own),
+        same(ends, ends.call(mode, lambda x: hvd.broadcast(x, members[1], process_set=known), own),
              np.full(2, hvd.size() + 0.0, np.float32))  # fmt: skip
-        same(ends.call(mode, lambda x: hvd.allgather(x, process_set=known), own),
+        same(ends, ends.call(mode, lambda x: hvd.allgather(x, process_set=known), own),
              np.repeat(np.array([1.0, hvd.size()], np.float32), 2))  # fmt: skip
     else:
         said = _message(lambda: ends.call(mode, lambda x: hvd.allreduce(x, process_set=known), own))
@@ -161,11 +163,11 @@ def disagreeing(front: str, mode: str) -> tuple[str, float]:
 
     said = ""
     try:
-        np.asarray(ends.call(mode, add, np.ones(2 + hvd.rank(), np.float32)))
+        ends.values(ends.call(mode, add, np.ones(2 + hvd.rank(), np.float32)))
     except (RingtuneError, *ends.failures) as error:
         assert mode == "compiled" or isinstance(error, ends.failures if ends.always else hvd.HorovodInternalError)
         said = str(error)
-    return said, float(np.asarray(ends.call(mode, add, np.ones(1, np.float32)))[0])
+    return said, float(ends.values(ends.call(mode, add, np.ones(1, np.float32)))[0])
 
 
 def refused(front: str) -> dict[str, str]:
@@ -205,7 +207,7 @@ def together(front: str, mode: str) -> None:
         found = ends.call(mode, add, *own)
         for count, (kind, result) in enumerate(zip(kinds, found, strict=True)):
             expected = sum(one.astype(np.float64) for one in parts(size, (3, count), kind))
-            same(result, expected.astype(numpy_dtype(kind)), kind)
+            same(ends, result, expected.astype(numpy_dtype(kind)), kind)
 
 
 def objects(front: str) -> None:
@@ -220,7 +222,7 @@ def joined(front: str) -> tuple[list[float], int]:
     hvd = ends.hvd
     batches = 4 if hvd.rank() == hvd.size() - 1 else 2
     sums = [
-        float(np.asarray(hvd.allreduce(ends.array(np.ones(1, np.float32)), op=hvd.Sum, name="batch"))[0])
+        float(ends.values(hvd.allreduce(ends.array(np.ones(1, np.float32)), op=hvd.Sum, name="batch"))[0])
         for _ in range(batches)
     ]
     return sums, int(hvd.join())

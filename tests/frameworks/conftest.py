@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from tests.frameworks import cases
-from tests.jobs.launching import Job, stop_server, variables
+from tests.jobs.fixtures import pytest_runtest_makereport, server
+from tests.jobs.launching import Job, variables
+
+__all__ = ["pytest_runtest_makereport", "server"]
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +60,3 @@ def fresh(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[.
     yield start
     for one in started:
         one.__exit__()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
-    report = yield
-    if report.when == "call" and report.failed:
-        item.failed = True  # type: ignore[attr-defined]
-    return report
-
-
-@pytest.fixture(scope="session", autouse=True)
-def server() -> Iterator[None]:
-    """End the process that ranks are forked from after the last test."""
-    yield
-    stop_server()

@@ -20,15 +20,22 @@ class Contract:
     Attributes:
         front: Name of the front end in `tests.frameworks.fronts`.
         accepted: Keys of misuses that make sense to it, as Horovod has it.
+        lacks: Dtypes that its framework has no arrays of.
     """
 
     front = ""
+    lacks: frozenset[str] = frozenset()
     accepted: frozenset[str] = frozenset()
 
     @MODES
     @pytest.mark.parametrize("dtype", sorted(REDUCED - {"bool"}))
     def test_every_dtype_is_reduced(self, dtype: str, mode: str, job: GetJob) -> None:
+        self.need(dtype)
         job().run(cases.reduced, front=self.front, mode=mode, dtype=dtype)
+
+    def need(self, dtype: str) -> None:
+        if dtype in self.lacks:
+            pytest.skip(f"{self.front} has no arrays of {dtype}")
 
     @MODES
     def test_three_ranks(self, mode: str, job: GetJob) -> None:
@@ -39,6 +46,7 @@ class Contract:
     @MODES
     @pytest.mark.parametrize("dtype", list(NUMBERS))
     def test_every_dtype_is_moved(self, dtype: str, mode: str, job: GetJob) -> None:
+        self.need(dtype)
         job().run(cases.moved, front=self.front, mode=mode, dtype=dtype)
 
     @MODES

@@ -20,6 +20,7 @@ class Front:
         compiled: Compiles a function of arrays; equal to calling it, but for speed.
         failures: Exceptions that a failed collective raises in compiled code; their text has ringtune's.
         always: Whether it does so in eager mode too.
+        values: Makes NumPy's array of one of the framework's.
     """
 
     hvd: Any
@@ -27,6 +28,7 @@ class Front:
     compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
     failures: tuple[type[BaseException], ...]
     always: bool = False
+    values: Callable[[Any], Any] = np.asarray
 
     def call(self, mode: str, function: Callable[..., Any], *arrays: Any) -> Any:
         """Return what a function of arrays gives for NumPy's, run by "eager" or "compiled" code."""
@@ -53,7 +55,31 @@ def _tensorflow() -> Front:
     return Front(hvd, tf.convert_to_tensor, tf.function, (tf.errors.OpError,), always=True)
 
 
-_MAKE = {"jax": _jax, "tensorflow": _tensorflow}
+def _mxnet() -> Front:
+    """Compiled code is called while MXNet's engine still computes its arrays."""
+    import mxnet as mx
+
+    mx.util.set_np_shape(True)  # scalars and arrays without elements are arrays too
+    two_bytes = np.dtype([("bfloat16", np.uint16)])
+
+    def array(one: Any) -> Any:
+        one = np.asarray(one)
+        if one.dtype.name == "bfloat16":
+            return mx.nd.array(one.view(np.uint16).view(two_bytes), dtype=two_bytes)
+        return mx.nd.array(one, dtype=one.dtype)
+
+    def values(one: Any) -> Any:
+        found = one.asnumpy() if hasattr(one, "asnumpy") else np.asarray(one)
+        return found.view(numpy_dtype("bfloat16")) if found.dtype == two_bytes else found
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arrays: function(*(one.copy() for one in arrays))
+
+    hvd = importlib.import_module("ringtune.mxnet")
+    return Front(hvd, array, compiled, (mx.base.MXNetError,), always=True, values=values)
+
+
+_MAKE = {"jax": _jax, "mxnet": _mxnet, "tensorflow": _tensorflow}
 
 
 def numpy_dtype(name: str) -> Any:

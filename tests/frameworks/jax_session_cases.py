@@ -212,3 +212,26 @@ def other_errors() -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def several_devices() -> list[str]:
+    """Reduce arrays on two devices of this process; return what is said to programs of both."""
+    first, second = jax.devices()
+    mesh = jax.sharding.Mesh(np.array([first, second]), ("devices",))
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
+    program = jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum))
+    there = program(jax.device_put(jnp.ones(2), second))
+    equal(there, [hvd.size()] * 2)
+    assert there.devices() == {second}
+    sharded = jax.device_put(jnp.arange(4.0) * (hvd.rank() + 1), spread)
+    result = hvd.allreduce(sharded, op=hvd.Sum)
+    equal(result, np.arange(4.0) * hvd.size() * (hvd.size() + 1) / 2)
+    assert result.sharding == spread
+    said = []
+    for attempt in (lambda: program(sharded), lambda: jax.pmap(program)(jnp.ones((2, 1)))):
+        try:
+            attempt()
+        except ValueError as error:
+            said.append(str(error))
+    equal(program(jnp.ones(2)), [hvd.size()] * 2)
+    return said

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +41,59 @@ class KerasJobs:
         for job in self._jobs.values():
             job.__exit__()
         self._jobs.clear()
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+import keras, numpy as np
+import ringtune.keras as hvd
+
+hvd.init()
+folder = Path(sys.argv[1])
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.5)), "mse")
+
+class Killed(keras.callbacks.Callback):
+    def on_batch_end(self, batch, logs=None):
+        if state.epoch == 2 and batch == 1 and hvd.rank() == 1:
+            try:
+                (folder / "killed").touch(exist_ok=False)
+            except FileExistsError:
+                return
+            os.kill(os.getpid(), signal.SIGKILL)
+
+@hvd.elastic.run
+def train(state):
+    print("begin", json.dumps([hvd.rank(), hvd.size(), state.epoch]), flush=True)
+    kept = hvd.elastic.UpdateEpochStateCallback(state), hvd.elastic.CommitStateCallback(state, batches_per_commit=100)
+    rows = np.ones((12, 4), "float32")
+    when = {"initial_epoch": state.epoch, "epochs": 4}
+    model.fit(rows, rows[:, :1], batch_size=4, verbose=0, callbacks=[Killed(), *kept], **when)
+    steps, weight = int(model.optimizer.iterations), float(model.get_weights()[0][0, 0])
+    print("end", json.dumps([hvd.rank(), state.epoch, steps, weight]), flush=True)
+
+state = hvd.elastic.KerasState(model, epoch=0)
+train(state)
+"""
+
+
+def killed_rank_is_replaced(folder: Path, environ: dict[str, str]) -> None:
+    """Kill a rank in ``fit``: all go on from the epoch that was committed, optimizer and weights included."""
+    (folder / "train.py").write_text(KILLED, encoding="utf-8")
+    flags = ["run", "--no-run-dir", "-np", "2", "--min-np", "1"]
+    command = [sys.executable, "-m", "ringtune.cli", *flags, sys.executable, "train.py", str(folder)]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **environ}, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    begin, end = (
+        sorted(json.loads(line.split(f" {word} ")[1]) for line in lines if f" {word} " in line)
+        for word in ("begin", "end")
+    )
+    assert begin == [[0, 2, 0], [0, 2, 2], [1, 2, 0], [1, 2, 2]]
+    assert [one[:3] for one in end] == [[0, 4, 12], [1, 4, 12]] and end[0][3] == end[1][3]
 
 
 class KerasTests:

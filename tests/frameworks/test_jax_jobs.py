@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("optax", reason="JAX is not installed; `make test-frameworks` makes an environment with it")
 
 from tests import pages
+from tests.frameworks.bench import check_bench
 
 pytestmark = pytest.mark.slow
 
@@ -158,3 +159,7 @@ def test_blocks_of_the_guide_run(block: pages.Block, tmp_path: Path) -> None:
             assert line.startswith("ringtune ") or line.startswith("pip "), line
             if line.startswith("ringtune "):
                 ringtune(tmp_path, *line.split()[1:])
+
+
+def test_bench_frameworks(tmp_path: Path) -> None:
+    check_bench("jax", tmp_path)

@@ -13,9 +13,10 @@ pytest.importorskip("jax", reason="JAX is not installed; `make test-frameworks` 
 
 import jax
 
+from tests.frameworks import cases as shared_cases
 from tests.frameworks import jax_cases as cases
 from tests.frameworks import jax_session_cases as session_cases
-from tests.jobs.launching import Job
+from tests.jobs.launching import Job, variables
 
 GetJob = Callable[..., Job]
 FRONT = "jax"
@@ -193,6 +194,16 @@ def test_own_declarations_are_those_of_jaxlibs_headers(tmp_path: Path, require_t
     command = [require_tool("compiler"), "-std=c++20", "-fsyntax-only", f"-I{include_dir()}", f"-I{native}"]
     done = subprocess.run([*command, str(source)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_several_devices_of_a_process(tmp_path: Path) -> None:
+    """Their arrays are reduced; programs that span them are refused in words, and the job goes on."""
+    (tmp_path / "ranks").mkdir()
+    environ = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    with Job(2, tmp_path / "ranks", {**variables(2), **environ}) as there:
+        there.run(shared_cases.open_session, front=FRONT)
+        for said in there.run(session_cases.several_devices):
+            assert len(said) == 2 and all("whose programs have one device" in one for one in said), said
 
 
 def test_importing_starts_nothing() -> None:

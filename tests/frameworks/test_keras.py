@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from tests.frameworks import keras_cases as cases
-from tests.frameworks.keras_tests import Keras3Tests, KerasJobs
+from tests.frameworks.keras_tests import Keras3Tests, KerasJobs, killed_rank_is_replaced
 
 # Not imported here: each rank chooses its backend first.
 if find_spec("keras") is None:
@@ -40,3 +41,10 @@ class TestJax(Keras3Tests):
         made = KerasJobs(tmp_path_factory.mktemp("keras"), "keras", environ)
         yield made
         made.end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_killed_rank_is_replaced_and_fit_goes_on_from_the_commit(backend: str, tmp_path: Path) -> None:
+    pytest.importorskip(backend)
+    killed_rank_is_replaced(tmp_path, {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"})

@@ -18,6 +18,7 @@ pytest.importorskip("tensorflow", reason="make test-frameworks runs this where T
 
 from tests import pages
 from tests.frameworks import tensorflow_elastic_cases as cases
+from tests.frameworks.bench import check_bench
 from tests.jobs.launching import Job
 from tests.launch.conftest import Jobs as LaunchedJobs
 
@@ -219,3 +220,8 @@ def test_scripts_for_horovod_run_untouched(launched: LaunchedJobs) -> None:
     result = launched.run_script(2, HOROVOD, "--as-horovod", "--no-prefix")
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["2 2.0"] * 2
+
+
+@pytest.mark.slow
+def test_bench_frameworks(tmp_path: Path) -> None:
+    check_bench("tensorflow", tmp_path)

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from tests.jobs.cases import common
-from tests.jobs.launching import Job, stop_server, variables
+from tests.jobs.fixtures import pytest_runtest_makereport, server
+from tests.jobs.launching import Job, variables
+
+__all__ = ["pytest_runtest_makereport", "server"]
 
 LARGEST = 5
 
@@ -58,27 +61,12 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     made.discard()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def server() -> Iterator[None]:
-    """End the process that ranks are forked from after the last test."""
-    yield
-    stop_server()
-
-
 @pytest.fixture
 def job(pool: Pool, request: pytest.FixtureRequest) -> Iterator[Callable[..., Job]]:
     """Return a function that gives a job of the pool; a failed test costs the pool its processes."""
     yield lambda size, transport="shm", gpu_data_path="auto": pool.job(size, transport, gpu_data_path)
     if getattr(request.node, "failed", False):
         pool.discard()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
-    report = yield
-    if report.when == "call" and report.failed:
-        item.failed = True  # type: ignore[attr-defined]
-    return report
 
 
 @pytest.fixture
