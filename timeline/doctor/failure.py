@@ -103,6 +103,12 @@ class _Missing:
     waited_s: float
 
 
+def _signal(code: int) -> str:
+    """Return the signal that an exit code means, in brackets; empty for another code."""
+    names = {128 + one.value: f" ({one.name})" for one in signal.Signals}
+    return names.get(code, "")
+
+
 @dataclass(frozen=True)
 class _Launcher:
     """The rank that the launcher saw end first, how, and its last lines; -1 and empty where it saw none."""
@@ -115,7 +121,7 @@ class _Launcher:
     def of(said: Mapping[str, Any], code: object) -> _Launcher:
         code, host, after_s = said.get("exit_code", code), said.get("host"), said.get("after_s")
         place = f" on {host}" if isinstance(host, str) and host else ""
-        ended = f" ended with code {code}" if isinstance(code, int) else ""
+        ended = f" ended with code {code}{_signal(code)}" if isinstance(code, int) else ""
         moment = f" after {after_s:.1f} s" if isinstance(after_s, int | float) else ""
         return _Launcher(max(-1, _whole(said.get("rank"), -1)), place + ended + moment, _texts(said.get("last_lines")))
 
