@@ -15,7 +15,7 @@ import numpy as np
 
 from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.batches import rank_steps
-from ringtune.timeline.analysis.intervals import intersection, length
+from ringtune.timeline.analysis.pauses import computing
 from ringtune.timeline.analysis.significance import Floats, bootstrap_difference, holm, mann_whitney, thinned
 from ringtune.timeline.analysis.steps import LONGER, step_lengths
 from ringtune.timeline.analysis.verdicts import DATA_LOADING
@@ -189,21 +189,9 @@ def _rank_samples(trace: Trace, rank: int, found: dict[tuple[str, str], Floats])
     about = rank_steps(trace, rank)
     if about is None or int(about.number[0]) < 0:
         return
-    waits = np.array(
-        [
-            length(intersection(np.array([[begin, end]], dtype=np.int64), about.waits[low:high]))
-            for begin, end, low, high in _slices(about.begin, about.end, about.waits)
-        ],
-        dtype=np.float64,
-    )
-    found["waiting", f"rank {rank}"] = waits
-    found["compute", f"rank {rank}"] = (about.end - about.begin).astype(np.float64) - waits
-
-
-def _slices(begin: Ints, end: Ints, waits: Ints) -> Iterator[tuple[int, int, int, int]]:
-    """Every step with the range of waits that can touch it."""
-    low, high = np.searchsorted(waits[:, 1], begin), np.searchsorted(waits[:, 0], end)
-    return zip(begin.tolist(), end.tolist(), low.tolist(), high.tolist(), strict=True)
+    computed = computing(about)
+    found["waiting", f"rank {rank}"] = (about.end - about.begin).astype(np.float64) - computed
+    found["compute", f"rank {rank}"] = computed
 
 
 def _tensor_samples(spans: SpanTable, steps: Ints, ranks: int) -> Samples:

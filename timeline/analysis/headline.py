@@ -8,7 +8,8 @@ from ringtune.timeline.analysis.comparison import Comparison
 from ringtune.timeline.analysis.late_waits import late_waits
 from ringtune.timeline.analysis.patterns import MATERIAL
 from ringtune.timeline.analysis.phases import exposure
-from ringtune.timeline.analysis.stragglers import Stragglers, stragglers
+from ringtune.timeline.analysis.stragglers import Stragglers, paused, stragglers
+from ringtune.timeline.analysis.verdicts import sentence
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.units import ranks_text, several, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
@@ -33,6 +34,8 @@ def headline(trace: Trace, found: Stragglers | None = None) -> str:
             found = None
     if found is not None and (found.verdicts or found.turns):
         return found.sentences()[0]
+    if found is None and (pause := paused(trace)) is not None:
+        return sentence(pause)
     waited = exposed = awaited = total = 0
     late = late_waits(trace)
     shares: dict[int, float] = {}

@@ -22,9 +22,11 @@ from ringtune.timeline.analysis.arrivals import (
 from ringtune.timeline.analysis.batches import batch_table
 from ringtune.timeline.analysis.lateness import Evidence, Late, lateness_by_cause, of_batches, of_ticks
 from ringtune.timeline.analysis.patterns import Job
+from ringtune.timeline.analysis.pauses import pauses
 from ringtune.timeline.analysis.significance import binomial_tail, holm, permutation_test
 from ringtune.timeline.analysis.steps import step_lengths
-from ringtune.timeline.analysis.verdicts import Turns, Verdict, find_verdicts, sentence, turns_sentence
+from ringtune.timeline.analysis.together import groups
+from ringtune.timeline.analysis.verdicts import Turns, Verdict, find_verdicts, pause_verdict, sentence, turns_sentence
 from ringtune.timeline.spans import Ints, Trace
 from ringtune.timeline.vocabulary import Stage
 
@@ -127,10 +129,8 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
     """
     everything = batch_table(trace).with_data()
     table = everything.take(everything.whole)
-    if len(table.ranks) > 1 and len(table.ids):
-        evidence = of_batches(trace, table, len(everything.ids) - len(table.ids))
-    else:
-        evidence = of_ticks(trace)
+    by_batches = len(table.ranks) > 1 and len(table.ids) > 0
+    evidence = of_batches(trace, table, len(everything.ids) - len(table.ids)) if by_batches else of_ticks(trace)
     tests = {cause: _tests(late, len(evidence.ranks)) for cause, late in evidence.late.items()}
     hosts = {part.rank: part.host for part in trace.parts}
     ranks = [
@@ -138,7 +138,8 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
         for column, rank in enumerate(evidence.ranks)
     ]
     job = _job(trace, evidence)
-    verdicts, turns = find_verdicts(trace, evidence.late, tests, evidence.ranks, job)
+    together = groups(trace, table, clock_errors(trace), evidence.late, job) if by_batches else ()
+    verdicts, turns = find_verdicts(trace, evidence.late, tests, evidence.ranks, job, together)
     ranks = [replace(rank, verdict=_causes_of(rank.rank, verdicts)) for rank in ranks]
     return Stragglers(
         verdicts=verdicts,
@@ -155,6 +156,16 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
             cause: _permutation_p(late, len(evidence.ranks)) for cause, late in evidence.late.items() if permuted
         },
     )
+
+
+def paused(trace: Trace) -> Verdict | None:
+    """Return the pauses of all ranks at once; None where they cost less than a percent of the job."""
+    steps = trace.spans.of_stage(Stage.STEP)
+    lengths = step_lengths(trace.spans)[1]
+    if not len(lengths):
+        return None
+    length = int(steps.end_ns.max() - steps.begin_ns.min())
+    return pause_verdict(trace, pauses(trace), Job(max(1, length), float(np.median(lengths)), len(trace.ranks)))
 
 
 def late_in_steps(trace: Trace) -> list[StepLateness]:
@@ -199,7 +210,7 @@ def _rank(
 
 
 def _causes_of(rank: int, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.cause for one in verdicts if one.rank == rank))
+    return tuple(dict.fromkeys(one.cause for one in verdicts if rank in (one.rank, *one.ranks)))
 
 
 def _job(trace: Trace, evidence: Evidence) -> Job:
