@@ -125,6 +125,8 @@ def of_batches(trace: Trace, table: BatchTable, incomplete: int) -> Evidence:
 
 def of_ticks(trace: Trace) -> Evidence:
     """What Horovod's coordinator saw: who was ready last, nothing else."""
+    if trace.size == 1:
+        raise RingtuneError("the job has one rank, and nobody waits for it: see ringtune timeline summary")
     ticks = horovod_ticks(trace)
     submits = ticks.submits
     last = last_ones(submits, clock_errors(trace))

@@ -134,7 +134,7 @@ def pause_verdict(trace: Trace, found: Pauses, job: Job) -> Verdict | None:
         return None
     steps = found.steps.tolist()
     return Verdict(
-        rank=-1,
+        rank=-1 if len(trace.ranks) > 1 else trace.ranks[0],
         cause="compute",
         where="",
         pattern=PAUSES,
@@ -210,7 +210,8 @@ def sentence(verdict: Verdict) -> str:
     lost = f"{share_text(verdict.share, 1)} of the job ({time_text(verdict.cost_ns)})"
     place = f" in step {verdict.worst_step}" if verdict.worst_step >= 0 else ""
     if verdict.pattern == PAUSES:
-        what = f"look at what they do{place}, a checkpoint or an evaluation"
+        doing = "they do" if verdict.rank < 0 else "it does"
+        what = f"look at what {doing}{place}, a checkpoint or an evaluation"
         return f"{lost} went {when(verdict)}: {what}"
     who = who_text(verdict)
     action = {
@@ -239,7 +240,8 @@ def when(verdict: Verdict) -> str:
     listed = ", ".join(texts[:_LISTED]) + more
     if verdict.pattern == PAUSES:
         number = "1 pause" if len(texts) == 1 else f"{len(texts)} pauses"
-        return f"by {number} of all ranks at once (step{'s' if len(texts) > 1 else ''} {listed})"
+        who = "all ranks at once" if verdict.rank < 0 else who_text(verdict)
+        return f"by {number} of {who} (step{'s' if len(texts) > 1 else ''} {listed})"
     if verdict.pattern == STALLS:
         return f"in 1 stall (step {listed})" if len(texts) == 1 else f"in {len(texts)} stalls (steps {listed})"
     return f"in steps {listed}"
