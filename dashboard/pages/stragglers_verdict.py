@@ -130,7 +130,9 @@ def _grid(rows: list[LateRank]) -> dag.AgGrid:
         ]  # fmt: skip
         columns.append({"headerName": cause.capitalize(), "children": children})
     carried = {"function": "params.data.carried"}
-    columns.append({"field": "carried_ns", "headerName": "Carried over", "valueFormatter": carried, **_NUMBER})
+    columns.append(
+        {"field": "carried_ns", "headerName": "Carried over", "minWidth": 115, "valueFormatter": carried, **_NUMBER}
+    )
     return dag.AgGrid(
         id="stragglers-grid",
         rowData=[_row(rank) for rank in sorted(rows, key=lambda rank: not rank.verdict)],

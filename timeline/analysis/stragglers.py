@@ -28,6 +28,7 @@ from ringtune.timeline.analysis.steps import step_lengths
 from ringtune.timeline.analysis.together import groups
 from ringtune.timeline.analysis.verdicts import Turns, Verdict, find_verdicts, pause_verdict, sentence, turns_sentence
 from ringtune.timeline.spans import Ints, Trace
+from ringtune.timeline.units import tensor_text
 from ringtune.timeline.vocabulary import Stage
 
 CAUSES = ("compute", "negotiation", "network")
@@ -236,14 +237,17 @@ def _hosts(ranks: Sequence[RankLateness]) -> Iterator[HostLateness]:
 def _tensors(last: LastOnes, names: tuple[str, ...]) -> list[TensorLateness]:
     """Tensors by the lateness of their submits, longest first."""
     found = []
+    by_text: dict[str, list[int]] = {}  # unnamed tensors of one size take turns with a few names
     for code in np.unique(last.tensor).tolist():
-        mine = last.tensor == code
+        by_text.setdefault(tensor_text(names[code]), []).append(code)
+    for text, codes in by_text.items():
+        mine = last.tensor == codes[0] if len(codes) == 1 else np.isin(last.tensor, codes)
         ranks, lateness = last.rank[mine], last.lateness_ns[mine]
         decided = ranks >= 0
         who, times = np.unique(ranks[decided], return_counts=True)
         rank, most = (int(who[times.argmax()]), int(times.max())) if len(who) else (-1, 0)
         total = int(lateness[decided].sum())
-        found.append(TensorLateness(names[code], len(ranks), int((~decided).sum()), rank, most, total))
+        found.append(TensorLateness(text, len(ranks), int((~decided).sum()), rank, most, total))
     return sorted(found, key=lambda tensor: (-tensor.total_ns, tensor.tensor))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import ringtune.errors
 from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import MOST_RANKS, Instant, SpanTable, Trace, empty_table
-from ringtune.timeline.units import ranks_text
+from ringtune.timeline.units import ranks_text, tensor_text
 from ringtune.timeline.vocabulary import ERROR, STALL, Stage
 
 LOG_LINES = 20
@@ -64,7 +64,7 @@ class RankEnd:
     def sentence(self) -> str:
         """Return it in words, for example ``rank 0 finished allreduce.bias of step 25; then: ...``."""
         step = f" of step {self.step}" if self.step >= 0 else ""
-        done = f"finished {self.collective}{step}" if self.collective else "finished no collective"
+        done = f"finished {tensor_text(self.collective)}{step}" if self.collective else "finished no collective"
         stood = f"; stood in {self.stood}" if self.stood else ""
         return f"rank {self.rank} {done}" + (f"; then: {self.error}" if self.error else "") + stood
 
