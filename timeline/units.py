@@ -92,6 +92,27 @@ def ranks_text(ranks: Iterable[int]) -> str:
     return ", ".join(word for stretch in words for word in stretch)
 
 
+_BYTES = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2, "float32": 4,
+          "float64": 8, "bool": 1, "uint16": 2, "uint32": 4, "uint64": 8, "complex64": 8, "complex128": 16}  # fmt: skip
+"""Of an element, by dtype; in the order of the runtime's numbers of dtypes."""
+_UNNAMED = re.compile(r"(?P<group>(?:.*\.)?)(?P<kind>allreduce|broadcast)\.(?P<dtype>\d+)\.\d+\.(?P<count>\d+)\.\d")
+
+
+def tensor_text(name: str) -> str:
+    """Return a tensor's name as people know it.
+
+    torch.distributed names no tensor, so what it reduces (DDP: a bucket) is known by what it holds:
+    ``allreduce of 262,656 float32 (1.00 MiB)`` for ``allreduce.7.1.262656.0``.
+    """
+    first, plus, more = name.partition(" +")
+    match = _UNNAMED.fullmatch(first)
+    if match is None or int(match["dtype"]) >= len(_BYTES):
+        return name
+    dtype, size = list(_BYTES.items())[int(match["dtype"])]
+    held = f"{int(match['count']):,} {dtype} ({bytes_text(int(match['count']) * size)})"
+    return f"{match['group']}{match['kind']} of {held}{plus}{more}"
+
+
 def batch_text(batch: int) -> str:
     """Return a batch's number as people read it: as counted in its group or its step schedule."""
     if batch >> 32:  # a hash of another tool's group, and the number within it

@@ -35,5 +35,5 @@ def foresee(trace: Trace, name: str) -> Outlook:
         Prospect(answer.change.label, Estimate(answer.step_ns.value, answer.step_ns.low, answer.step_ns.high))
         for answer in answers
     ]
-    assumed = assumptions(model) if any(answer.hosts > 1 for answer in answers) else ""
+    assumed = assumptions(model, across=any(answer.hosts > 1 for answer in answers))
     return Outlook(tuple(prospects), (assumed,) if assumed else ())

@@ -26,6 +26,8 @@ from ringtune.tuner.model.workload import Workload, from_profile
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
 _TIME_UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _DEFAULT_DOUBLINGS = 5
+_SHOWN_SKEW = 0.01
+"""Share of its computing from which on a rank that is always the last one is worth a word."""
 
 
 def parse_time(text: str) -> float:
@@ -90,10 +92,9 @@ def predict(sources: tuple[Path, ...], ranks: str | None, as_json: bool, **value
     counts = _counts(ranks, model.cluster.ranks)
     growing = [ask(model, Change(_size(model, count, base["slots"]), ranks=count, **base)) for count in counts]
     what_if = [_what_if(model, change, base) for change in built_in(counts[-1])]
-    assumed = ""
-    if any(answer.hosts > 1 for answer in growing):
-        set_rate, set_delay = base["bandwidth"] is not None, base["latency_ns"] is not None
-        assumed = assumptions(model, bandwidth=set_rate, latency=set_delay)
+    set_rate, set_delay = base["bandwidth"] is not None, base["latency_ns"] is not None
+    across = any(answer.hosts > 1 for answer in growing)
+    assumed = assumptions(model, across=across, bandwidth=set_rate, latency=set_delay)
     if as_json:
         document = {**_document(model, growing, what_if), "assumed": assumed}
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
@@ -188,7 +189,8 @@ def _headline(model: Model) -> str:
             f"measured on {cluster.ranks} ranks, {cluster.hosts} host(s): {time_text(model.measured_ns)} a step; "
             f"the model gives {100 * (1 + error):.1f} % of it, and errs by {100 * model.error:.1f} % on steps left out",
             f"links {rate_text(link.bytes_per_s)}, {time_text(link.latency_ns)}; a rank's computing spreads by "
-            f"{100 * work.jitter:.1f} % from step to step",
+            f"{100 * work.jitter:.1f} % from step to step"
+            + (f", the slowest one always takes {100 * work.skew:.1f} % longer" if work.skew >= _SHOWN_SKEW else ""),
         ]
     return "\n".join(lines)
 
@@ -226,6 +228,7 @@ def _document(model: Model, growing: list[Answer], what_if: list[Answer]) -> dic
             "bytes": model.work.bytes,
             "compute_ns": model.work.compute_ns,
             "jitter": model.work.jitter,
+            "skew": model.work.skew,
         },
         "measured": {
             "ranks": model.cluster.ranks,

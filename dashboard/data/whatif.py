@@ -211,7 +211,6 @@ class Outlook:
         measured_efficiency: Of the job as it was measured.
         error: See `Baseline`.
         host_bound: All ranks fit on one host, so the network between hosts does not matter.
-        doubt: See `Baseline`.
         assumed: What stands in for terms that were not measured, in a sentence; "" if nothing does.
     """
 
@@ -223,7 +222,6 @@ class Outlook:
     measured_efficiency: float | None
     error: float | None
     host_bound: bool
-    doubt: str
     assumed: str
 
 
@@ -240,11 +238,8 @@ def data(base: Baseline, change: Change) -> Outlook:
         measured_ns=model.measured_ns,
         measured_efficiency=model.work.compute_ns / model.measured_ns if model.measured_ns else None,
         error=base.error,
-        doubt=base.doubt,
         host_bound=answer.hosts == 1,
-        assumed=assumptions(model, bandwidth=set_rate, latency=set_delay, named=NETWORK_DIALS)
-        if answer.hosts > 1
-        else "",
+        assumed=assumptions(model, across=answer.hosts > 1, bandwidth=set_rate, latency=set_delay, named=NETWORK_DIALS),
     )
 
 

@@ -11,6 +11,7 @@ from ringtune.dashboard.components import table
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.units import count
 from ringtune.timeline.doctor.failure import Failure, RankEnd
+from ringtune.timeline.units import tensor_text
 
 LISTED = 8
 """Ranks in the table: those at fault first."""
@@ -47,4 +48,10 @@ def _content(found: Failure) -> list[Any]:
 def _row(end: RankEnd, *, blamed: bool) -> list[Any]:
     rank: Any = html.B(str(end.rank)) if blamed else str(end.rank)
     step = count(end.step) if end.step >= 0 else "–"
-    return [rank, end.stood or "–", end.collective or "–", step, html.Div(end.error or "–", className="rt-sentence")]
+    return [
+        rank,
+        end.stood or "–",
+        tensor_text(end.collective) or "–",
+        step,
+        html.Div(end.error or "–", className="rt-sentence"),
+    ]

@@ -117,14 +117,14 @@ def columns(by: str | None) -> list[dict[str, Any]]:
     return [
         {**group, "sortIndex": 0},
         {"field": "name", "headerName": "Name", "cellRenderer": "RunLink", "minWidth": 150},
-        {"field": "state", "headerName": "Status", "cellRenderer": "Status", "minWidth": 170, "tooltipField": "ending"},
+        {"field": "state", "headerName": "Status", "cellRenderer": "Status", "minWidth": 200, "tooltipField": "ending"},
         {"field": "ranks", "headerName": "Ranks", "minWidth": 75, **_NUMBER},
         {
             "field": "created",
             "headerName": "Created",
             "sort": "desc",
             "sortIndex": 1,
-            "minWidth": 160,
+            "minWidth": 175,
             "cellClass": "rt-number",
         },
         {"field": "steps", "headerName": "Steps", "minWidth": 80, **_NUMBER},

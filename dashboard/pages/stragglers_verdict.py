@@ -84,7 +84,7 @@ def verdict(found: Analysis, href: Href) -> dmc.Alert:
     """Return who is to blame, with a link to the worst step of each; ``href(step, rank)`` is where a step leads."""
     said, lines = found.document["stragglers"], sentences(found)
     blamed = said["verdicts"] if said else []
-    ranks = sorted({one["rank"] for one in blamed})
+    ranks = sorted({rank for one in blamed for rank in one["ranks"] or [one["rank"]] if rank >= 0})
     if said is None:
         title = "Ranks cannot be compared here"
     elif ranks:
@@ -92,6 +92,7 @@ def verdict(found: Analysis, href: Href) -> dmc.Alert:
         title += " the others wait"
     else:
         title = "No straggler, but ranks wait for one another" if said["turns"] else "No straggler"
+        title += ", but pauses of all ranks at once" * bool(blamed)
     places = [href(one["worst_step"], one["rank"]) for one in blamed] + [""] * len(lines)
     rows = [dmc.Text([line, *_show(place)], size="sm") for line, place in zip(lines, places, strict=False)]
     if found.document["startup"]:
@@ -129,7 +130,9 @@ def _grid(rows: list[LateRank]) -> dag.AgGrid:
         ]  # fmt: skip
         columns.append({"headerName": cause.capitalize(), "children": children})
     carried = {"function": "params.data.carried"}
-    columns.append({"field": "carried_ns", "headerName": "Carried over", "valueFormatter": carried, **_NUMBER})
+    columns.append(
+        {"field": "carried_ns", "headerName": "Carried over", "minWidth": 115, "valueFormatter": carried, **_NUMBER}
+    )
     return dag.AgGrid(
         id="stragglers-grid",
         rowData=[_row(rank) for rank in sorted(rows, key=lambda rank: not rank.verdict)],

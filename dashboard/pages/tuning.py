@@ -123,8 +123,8 @@ _VERSION: dict[str, Any] = {
 def columns(*, with_restarts: bool) -> list[dict[str, Any]]:
     """Return the grid's columns: of knobs, or of the variables that a session with restarts tries."""
     return [
-        {"field": "trial", "headerName": "Trial", "maxWidth": 90, **_NUMBER},
-        {"field": "source", "headerName": "Source", "minWidth": 130},
+        {"field": "trial", "headerName": "Trial", "minWidth": 75, "maxWidth": 90, **_NUMBER},
+        {"field": "source", "headerName": "Source", "minWidth": 160},
         {"field": "state", "headerName": "State", "minWidth": 120, "tooltipField": "state"},
         *(_OF_VARIABLES if with_restarts else _OF_KNOBS),
         {"field": "step_ns", "headerName": "Step time", "valueFormatter": {"function": "params.data.step"}, **_NUMBER},

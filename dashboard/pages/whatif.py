@@ -57,7 +57,9 @@ def layout(context: Context, route: Route) -> html.Div:
 
 
 def _content(found: Baseline | Preparing | str | None, route: Route) -> list[Any]:
-    """Return the dials, or why there are none yet; then the page looks again when the run has changed."""
+    """Return the dials, or why there are none (yet); then the page looks again when the run has changed."""
+    if isinstance(found, Baseline) and found.doubt:
+        found = found.doubt
     known = dcc.Store(id="whatif-known", data=isinstance(found, Baseline))
     if isinstance(found, Baseline):
         return [known, address_store("whatif"), _body(found.model, route)]
@@ -177,7 +179,7 @@ def stat_cards(outlook: Outlook) -> list[dmc.Card]:
 
 def note(outlook: Outlook) -> str:
     """Return sentences on how far the model can be trusted: against the measured step, and what was not measured."""
-    said, ran = [f"Do not rely on these numbers. {outlook.doubt}."] if outlook.doubt else [], outlook.as_ran
+    said, ran = [], outlook.as_ran
     if outlook.error is not None and outlook.measured_efficiency is not None:
         said.append(
             f"As it ran on {count(ran.ranks)} ranks the model gives {percent(ran.efficiency.value)} where "
@@ -185,7 +187,7 @@ def note(outlook: Outlook) -> str:
         )
     if outlook.host_bound:
         said.append("All ranks fit on one host: bandwidth and latency between hosts do not matter.")
-    elif outlook.assumed:
+    if outlook.assumed:
         said.append(outlook.assumed)
     return " ".join(said)
 
@@ -253,11 +255,14 @@ def register(app: Dash, context: Context) -> None:
     def answer(positions: dict[str, Any], wire: str | None, held: Any, **more: Any) -> dict[str, Any]:
         route = context.route(more["pathname"], "")
         base = _base(context, route)
-        if not isinstance(base, Baseline):
-            return {
-                **dict.fromkeys(("stats", "note", "efficiency", "step", "advice", "address", "age"), no_update),
-                "texts": [no_update] * len(DIALS),
-            }
+        if not isinstance(base, Baseline) or base.doubt:
+            nothing: dict[str, Any] = dict.fromkeys(
+                ("stats", "note", "efficiency", "step", "advice", "address", "age"), no_update
+            )
+            # A running job's newest steps may be such that the model does not hold: what is shown is of older ones.
+            if isinstance(base, Baseline):
+                nothing["stats"] = problems([base.doubt])
+            return {**nothing, "texts": [no_update] * len(DIALS)}
         found, look = turned(held, positions), scheme_of(more["scheme"])
         change = whatif.question(found, wire or "none")
         with context.cpu_budget.drawing(route):

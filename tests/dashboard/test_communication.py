@@ -54,8 +54,11 @@ def test_every_batch_is_in_a_bin_of_its_size_and_of_its_share_of_the_buffer(done
     assert done.columns["bin_count"].sum() == 240
     assert sum(sum(row["counts"]) for row in done.document["fill"]) == 240
     figure = figures.fill(done.document["fill"])
-    assert [one.name for one in figure.data] == ["version 1: 64 MiB", "version 2: 32 MiB"]
-    assert figure.data[0].y[0] == 60  # 0 to 5 % of 64 MiB: the two smaller batches of every step
+    assert [one.name for one in figure.data] == ["version 1: 6 MiB", "version 2: 3 MiB"]
+    # The four batches of a step fill 23, 47, 70 and 94 % of 6 MiB; a bin is 5 % wide.
+    assert [(place, count) for place, count in enumerate(figure.data[0].y) if count] == [
+        (at, 30) for at in (4, 9, 14, 18)
+    ]
 
 
 def test_the_limit_is_the_users_or_what_batches_reached(done: Analysis) -> None:

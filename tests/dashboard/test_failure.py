@@ -143,7 +143,13 @@ def test_a_running_job_hangs_when_a_rank_is_missing_or_none_gets_on(run: Path) -
     [
         (0, 1, {0: LOST, 1: OWN, 2: LOST}, (), "Rank 1 ended by ValueError: bad sample 17. Look at train.py line 6"),
         (0, 1, {0: TIMEOUT, 1: TIMEOUT, 2: QUIET + TERMINATED}, (2,), "Rank 2 did not come to fc.weight after step 4"),
-        (1, 137, {0: LOST, 2: TERMINATED}, (), "Rank 1 on node1 ended with code 137 after 3.0 s, and left no error"),
+        (
+            1,
+            137,
+            {0: LOST, 2: TERMINATED},
+            (),
+            "Rank 1 on node1 ended with code 137 (SIGKILL) after 3.0 s, and left no error",
+        ),
     ],
     ids=["crash", "hang", "killed"],
 )

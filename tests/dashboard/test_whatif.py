@@ -102,13 +102,16 @@ def test_the_outlook_is_what_the_model_answers(model: Model) -> None:
     assert outlook.measured_ns == model.measured_ns
 
 
-def test_a_model_that_misses_its_own_job_says_so_first(model: Model) -> None:
-    change = Change("x", ranks=8)
-    assert not page.note(
-        whatif.data(Baseline.of(replace(model, measured_ns=ask(model, Change("")).step_ns.value)), change)
-    ).startswith("Do not rely")
-    said = page.note(whatif.data(Baseline.of(replace(model, measured_ns=1e6)), change))
-    assert said.startswith("Do not rely on these numbers. resnet50: the model gives ")
+def test_the_page_refuses_a_model_that_misses_its_own_job(
+    run: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = Context(RunsFolder(run))
+    route = context.route(f"/run/{run.name}/what-if", "")
+    shown = str(page.layout(context, route))
+    assert "whatif-ranks" in shown and "the model gives" not in shown
+    monkeypatch.setattr(context, "baseline", lambda _run: Baseline.of(replace(model, measured_ns=1e6)))
+    refused = str(page.layout(context, route))
+    assert "resnet50: the model gives " in refused and "whatif-ranks" not in refused
 
 
 def test_a_network_that_nobody_measured_is_said_to_be_assumed(model: Model) -> None:

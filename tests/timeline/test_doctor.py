@@ -188,7 +188,7 @@ def test_a_failed_run_without_a_timeline(logs: bool, tmp_path: Path) -> None:
         layout.log_file(tmp_path, 2).parent.mkdir()
         layout.log_file(tmp_path, 2).write_text("step 7\nKilled\n\n")
     page = flat(doctor(tmp_path))
-    assert "rank 2 ended with code 137 after 1.0 s" in page and "no timeline was recorded" in page
+    assert "rank 2 ended with code 137 (SIGKILL) after 1.0 s" in page and "no timeline was recorded" in page
     assert ("Killed" in page) == logs and ("ringtune run --logs keeps it" in page) != logs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringtune.timeline.units import batch_text, several
+from ringtune.timeline.units import batch_text, several, tensor_text
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES
 
 
@@ -30,3 +30,18 @@ def test_a_batch_is_called_by_its_number_in_its_group_or_schedule(batch: int, te
 )
 def test_one_thing_is_no_several(number: int, thing: str, text: str) -> None:
     assert several(number, thing) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("allreduce.7.1.262656.2", "allreduce of 262,656 float32 (1.00 MiB)"),
+        ("allreduce.6.0.512.0 +3", "allreduce of 512 bfloat16 (1 KiB) +3"),
+        ("pair.broadcast.4.0.1.1", "pair.broadcast of 1 int64 (8 B)"),
+        ("allreduce.layers.7.1.weight", "allreduce.layers.7.1.weight"),
+        ("allreduce.99.1.5.0", "allreduce.99.1.5.0"),
+        ("", ""),
+    ],
+)
+def test_what_torch_distributed_names_not_is_called_by_what_it_holds(name: str, text: str) -> None:
+    assert tensor_text(name) == text

@@ -121,3 +121,24 @@ def test_perfect_overlap_takes_nothing_from_computing() -> None:
     cluster = Cluster(ranks=4, contention=0.5)
     assert play(WORK, cluster, DEFAULTS, Conditions(hidden=True)).length_ns == WORK.compute_ns
     assert play(WORK, cluster, DEFAULTS).contention_ns > 0
+
+
+def test_links_that_batches_did_not_show_widen_the_interval_and_are_said() -> None:
+    told = of_job(Cluster(ranks=2, slots=2))
+    untold = of_job(Cluster(ranks=2, slots=2, memory=Link(140e3, 12e9, untold=True)))
+    assert assumed.believed(untold) is untold
+    assert ask(told, Change("")).step_ns.high == ask(told, Change("")).step_ns.value
+    step = ask(untold, Change("")).step_ns
+    assert step.high == pytest.approx(step.value * (1 + NORMAL_95 * assumed.ERROR))
+    said = assumed.assumptions(untold, across=False)
+    assert said.startswith("Large batches took no longer") and said.endswith("carry 12.0 GB/s.")
+    assert assumed.assumptions(told, across=False) == ""
+    assert "Assumed: links of" in assumed.assumptions(untold)
+
+
+def test_a_job_whose_own_stretches_differ_is_not_refused_for_that() -> None:
+    missed = of_job(Cluster(ranks=4, slots=2), 1 / 1.4)
+    with pytest.raises(RingtuneError, match="140 %"):
+        assumed.believed(missed)
+    unsteady = replace(missed, unsteady=0.2)
+    assert assumed.believed(unsteady) is unsteady

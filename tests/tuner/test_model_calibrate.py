@@ -221,3 +221,48 @@ def test_a_step_that_computes_nothing_is_predicted_like_any_other(ranks: int, ji
         answer = ask(model, change)
         assert 0.0 <= answer.efficiency.low <= answer.efficiency.value <= answer.efficiency.high <= 1.0, change
         assert np.isfinite([answer.step_ns.low, answer.step_ns.value, answer.step_ns.high]).all(), change
+
+
+@pytest.mark.parametrize(
+    ("late", "jitter"),
+    [({1: 12_000_000}, 1), ({}, 12_000_000), ({1: 8_000_000}, 6_000_000)],
+    ids=["always the same", "in turn", "both"],
+)
+def test_a_job_with_late_ranks_is_given_back_and_told_what_they_cost(late: dict[int, int], jitter: int) -> None:
+    """The last of 4 ranks sets the step's length: a model of average ranks would miss it by up to a third."""
+    plan = replace(CALM, slow_compute=late, jitter_ns=jitter)
+    model = calibrate(trace_of(plan), "late")
+    assert model.measured_ns is not None
+    assert abs(check(model) or 0.0) < 0.06
+    shares = np.array([*late.values(), 0])[:1] / plan.ranks  # of the slow rank, in the mean
+    mean = plan.compute_ns + plan.update_ns + float(shares[0]) + jitter / 2
+    assert model.work.compute_ns == pytest.approx(mean, rel=0.04)
+    assert model.work.skew == pytest.approx(sum(late.values()) * 0.75 / mean, abs=0.06)
+    assert (model.work.jitter > 0.05) == (not late)  # one that is always the last hides how the others vary
+    # Without late ranks the step is what an average one computes, and the last batch.
+    even = ask(model, Change("no straggler", even=True)).step_ns.value
+    assert even == pytest.approx(mean + 2 * MS, rel=0.06)
+
+
+def test_late_ranks_of_a_larger_job_are_the_skew_or_grow_with_the_jitter() -> None:
+    always = Workload("always", (Gradient(1 << 20, MS),), MS, skew=0.3)
+    assert [always.late(ranks) for ranks in (1, 4, 64)] == [0.0, 0.3, 0.3]
+    turns = Workload("turns", (Gradient(1 << 20, MS),), MS, jitter=0.1)
+    assert turns.late(1) == 0.0 < turns.late(4) < turns.late(64)
+
+
+def test_batches_within_a_host_that_show_no_bandwidth_give_the_latency() -> None:
+    """On a machine whose cores are busy a batch waits for a core, large or small."""
+    sizes = np.repeat([33_000.0, 66_000.0, 1_000_000.0], 20)
+    times = np.where(sizes > 50_000, 250e3, 300e3)
+    home = Cluster(ranks=2, slots=2)
+    found, _ = fit_link(home, Moved.collectives(sizes, times))
+    assert found.memory.untold and found.memory.bytes_per_s == pytest.approx(home.memory.bytes_per_s, rel=0.02)
+    for size, taken in ((33_000.0, 300e3), (66_000.0, 250e3)):
+        assert allreduce_ns(size, found) == pytest.approx(taken, rel=0.5)
+    # Links that are faster than memory, and of which even the fastest batch shows no bandwidth: no batch is too fast.
+    quick, _ = fit_link(home, Moved.collectives(sizes * 1000, times))
+    assert quick.memory.bytes_per_s >= 1e9 * 1000 / 250
+    # Between hosts no bandwidth is known well enough to stand in.
+    apart, _ = fit_link(replace(home, slots=1), Moved.collectives(sizes, times))
+    assert not apart.network.untold

@@ -15,9 +15,9 @@ import numpy as np
 
 from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.batches import rank_steps
-from ringtune.timeline.analysis.intervals import intersection, length
+from ringtune.timeline.analysis.pauses import computing
 from ringtune.timeline.analysis.significance import Floats, bootstrap_difference, holm, mann_whitney, thinned
-from ringtune.timeline.analysis.steps import step_lengths
+from ringtune.timeline.analysis.steps import LONGER, step_lengths
 from ringtune.timeline.analysis.verdicts import DATA_LOADING
 from ringtune.timeline.frames import Column, Tabular
 from ringtune.timeline.spans import Ints, SpanTable, Trace
@@ -57,8 +57,26 @@ class Change:
 
 
 @dataclass(frozen=True)
+class LongSteps:
+    """Steps of a run that took more than `LONGER` times its median one: what they took beyond it, and its share."""
+
+    steps: tuple[int, ...]
+    extra_ns: int
+    share: float
+
+    @staticmethod
+    def of(spans: SpanTable) -> LongSteps:
+        """Return those of a trace with steps."""
+        steps, lengths = step_lengths(spans)
+        usual = float(np.median(lengths))
+        long = lengths > LONGER * usual
+        extra = int((lengths[long] - usual).sum())
+        return LongSteps(tuple(steps[long].tolist()), extra, extra / max(1, int(lengths.sum())))
+
+
+@dataclass(frozen=True)
 class Comparison(Tabular):
-    """Two runs; ``only_first`` and ``only_second`` name what just one of them has."""
+    """Two runs; ``only_*`` name what just one of them has, ``*_long`` the steps that stand out."""
 
     first: str
     second: str
@@ -67,6 +85,8 @@ class Comparison(Tabular):
     changes: tuple[Change, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
+    first_long: LongSteps
+    second_long: LongSteps
 
     def row_count(self) -> int:
         """Return the number of changes."""
@@ -113,6 +133,8 @@ def compare(first: Trace, second: Trace, tensors: int = 20) -> Comparison:
         changes=contrast(samples[0], samples[1], tensors),
         only_first=tuple(alone[0]),
         only_second=tuple(alone[1]),
+        first_long=LongSteps.of(first.spans),
+        second_long=LongSteps.of(second.spans),
     )
 
 
@@ -167,21 +189,9 @@ def _rank_samples(trace: Trace, rank: int, found: dict[tuple[str, str], Floats])
     about = rank_steps(trace, rank)
     if about is None or int(about.number[0]) < 0:
         return
-    waits = np.array(
-        [
-            length(intersection(np.array([[begin, end]], dtype=np.int64), about.waits[low:high]))
-            for begin, end, low, high in _slices(about.begin, about.end, about.waits)
-        ],
-        dtype=np.float64,
-    )
-    found["waiting", f"rank {rank}"] = waits
-    found["compute", f"rank {rank}"] = (about.end - about.begin).astype(np.float64) - waits
-
-
-def _slices(begin: Ints, end: Ints, waits: Ints) -> Iterator[tuple[int, int, int, int]]:
-    """Every step with the range of waits that can touch it."""
-    low, high = np.searchsorted(waits[:, 1], begin), np.searchsorted(waits[:, 0], end)
-    return zip(begin.tolist(), end.tolist(), low.tolist(), high.tolist(), strict=True)
+    computed = computing(about)
+    found["waiting", f"rank {rank}"] = (about.end - about.begin).astype(np.float64) - computed
+    found["compute", f"rank {rank}"] = computed
 
 
 def _tensor_samples(spans: SpanTable, steps: Ints, ranks: int) -> Samples:

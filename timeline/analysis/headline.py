@@ -8,11 +8,14 @@ from ringtune.timeline.analysis.comparison import Comparison
 from ringtune.timeline.analysis.late_waits import late_waits
 from ringtune.timeline.analysis.patterns import MATERIAL
 from ringtune.timeline.analysis.phases import exposure
-from ringtune.timeline.analysis.stragglers import Stragglers, stragglers
+from ringtune.timeline.analysis.stragglers import Stragglers, paused, stragglers
+from ringtune.timeline.analysis.verdicts import sentence
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.units import ranks_text, share_text, time_text
+from ringtune.timeline.units import ranks_text, several, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 
+_LISTED = 4
+"""Steps that are listed by their numbers."""
 _MUCH_LESS = 0.5
 """A rank that waits less than this part of what every other one does has the others wait for it."""
 
@@ -31,6 +34,8 @@ def headline(trace: Trace, found: Stragglers | None = None) -> str:
             found = None
     if found is not None and (found.verdicts or found.turns):
         return found.sentences()[0]
+    if found is None and (pause := paused(trace)) is not None:
+        return sentence(pause)
     waited = exposed = awaited = total = 0
     late = late_waits(trace)
     shares: dict[int, float] = {}
@@ -67,13 +72,27 @@ def comparison_headline(found: Comparison) -> str:
     """Return how the step changed from A to B, and what changed most with it."""
     step = next(change for change in found.changes if change.kind == "step")
     if step.verdict == "same" or step.ratio is None:
-        return "a step of B takes as long as one of A, as far as these steps tell"
+        return _same_but(found)
     more = [one for one in found.changes if one.kind in ("compute", "range") and one.verdict == step.verdict]
     most = max(more, key=lambda one: abs(one.difference_ns), default=None)
     change = f"{100 * abs(step.ratio - 1):.1f} % ({time_text(abs(step.difference_ns))})"
     cause = f", {most.kind} {most.what} by {time_text(abs(most.difference_ns))}" if most else ""
     action = ": ringtune timeline stragglers B" if step.verdict == "slower" else ""
     return f"a step of B is {step.verdict} by {change}{cause}{action}"
+
+
+def _same_but(found: Comparison) -> str:
+    """Return that steps are as long, and which few are not: no test of single steps tells that they are no chance."""
+    runs = {"A": (found.first_long, found.first_steps), "B": (found.second_long, found.second_steps)}
+    more = found.second_long.share - found.first_long.share
+    if abs(more) < MATERIAL:
+        return "a step of B takes as long as one of A, as far as these steps tell"
+    which = "B" if more > 0 else "A"
+    long, count = runs[which]
+    listed = ", ".join(map(str, long.steps[:_LISTED])) + (", ..." if len(long.steps) > _LISTED else "")
+    few = f"{len(long.steps)} of {several(count, 'step')} of {which} ({listed})"
+    cost = f"{time_text(long.extra_ns)} longer, {share_text(long.share, 1)} of its time"
+    return f"the usual step of B takes as long as one of A, but {few} took {cost}: ringtune timeline stragglers {which}"
 
 
 def surely_slower(found: Comparison, percent: float) -> tuple[bool, str]:

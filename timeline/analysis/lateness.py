@@ -82,6 +82,30 @@ def lateness_by_cause(trace: Trace, table: BatchTable, clocks: ClockErrors) -> t
     return found, carried
 
 
+def lateness_of_group(trace: Trace, table: BatchTable, clocks: ClockErrors, inside: Mask) -> dict[str, Late]:
+    """Who was last in every step, some ranks together (column 0) or one of the others (1), by cause.
+
+    Args:
+        trace: Of all ranks.
+        table: Its batches.
+        clocks: Their errors.
+        inside: Which columns of the table are the group's.
+    """
+    errors, group = errors_between(trace, table, clocks), np.where(inside, 0, 1)
+    both = (table.members & inside).any(axis=1) & (table.members & ~inside).any(axis=1)
+    chance = np.full(len(table.ids), float(inside.mean()))
+    rows = {
+        "compute": _compute(trace, table, errors, group)[1],
+        "network": _last(table.end, errors, group),
+    }
+    found = {}
+    for cause, (last, lateness) in rows.items():
+        last, lateness = np.where(both, last, -1), np.where(both, lateness, 0)
+        step = _step_of_late(trace, table, last, lateness) if cause == "compute" else table.step
+        found[cause] = _per_step(step, np.where(last >= 0, group[last], -1), lateness, chance)
+    return found
+
+
 def of_batches(trace: Trace, table: BatchTable, incomplete: int) -> Evidence:
     """Three moments of every batch that all its ranks ran."""
     clocks, negotiate = clock_errors(trace), trace.spans.of_stage(Stage.NEGOTIATE)
@@ -101,6 +125,8 @@ def of_batches(trace: Trace, table: BatchTable, incomplete: int) -> Evidence:
 
 def of_ticks(trace: Trace) -> Evidence:
     """What Horovod's coordinator saw: who was ready last, nothing else."""
+    if trace.size == 1 and trace.source != "horovod":  # rank 0 wrote that of all
+        raise RingtuneError("the job has one rank, and nobody waits for it: see ringtune timeline summary")
     ticks = horovod_ticks(trace)
     submits = ticks.submits
     last = last_ones(submits, clock_errors(trace))
@@ -130,17 +156,22 @@ def of_ticks(trace: Trace) -> Evidence:
     )
 
 
-def _last(moments: Ints, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Column of the last rank (-1: too close to tell) and its lateness, row by row."""
-    order = np.argsort(moments, axis=1, kind="stable")
-    last, second = order[:, -1], order[:, -2]
-    rows = np.arange(len(moments))
-    lateness = moments[rows, last] - moments[rows, second]
+def _last(moments: Ints, errors: NDArray[np.float64], group: Ints | None = None) -> tuple[Ints, Ints]:
+    """Column of the last rank (-1: too close to tell) and its lateness, row by row; against other groups if given."""
+    last, rows = np.argsort(moments, axis=1, kind="stable")[:, -1], np.arange(len(moments))
+    own = _own(last, moments.shape[1], group)
+    lateness = moments[rows, last] - np.where(own, MISSING, moments).max(axis=1)
     # From each of the others, not only the last but one: one before it may have a worse clock.
-    ahead = moments[rows, last][:, None] - moments > errors[last]
-    ahead[rows, last] = True
+    ahead = (moments[rows, last][:, None] - moments > errors[last]) | own
     sure = ahead.all(axis=1)
     return np.where(sure, last, -1), np.where(sure, lateness, 0)
+
+
+def _own(last: Ints, columns: int, group: Ints | None) -> Mask:
+    """The last rank's own columns, row by row: those of its group, or itself."""
+    group = np.arange(columns) if group is None else group
+    found: Mask = group == group[last][:, None]
+    return found
 
 
 def _negotiated(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
@@ -171,12 +202,14 @@ def _submitted_last(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Int
     return np.where(elsewhere, -1, last), np.where(elsewhere, 0, lateness)
 
 
-def _compute(trace: Trace, table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, tuple[Ints, Ints]]:
+def _compute(
+    trace: Trace, table: BatchTable, errors: NDArray[np.float64], group: Ints | None = None
+) -> tuple[Ints, tuple[Ints, Ints]]:
     """Lateness of submits without what was carried over; and the carried lateness by column."""
-    last, lateness = _submitted_last(table, errors)
+    last, lateness = _submitted_last(table, errors) if group is None else _last(table.submit, errors, group)
     released = np.stack([_released(trace, rank, table.submit[:, at]) for at, rank in enumerate(table.ranks)], axis=1)
     rows = np.arange(len(last))
-    others = np.where(np.arange(len(table.ranks)) == last[:, None], MISSING, table.submit)
+    others = np.where(_own(last, len(table.ranks), group), MISSING, table.submit)
     second = others.argmax(axis=1)
     known = (released[rows, last] != MISSING) & (released[rows, second] != MISSING) & (last >= 0)
     behind = np.where(known, released[rows, last] - released[rows, second], 0)

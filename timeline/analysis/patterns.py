@@ -24,7 +24,7 @@ SURE = 0.01
 """Below this p-value the number of steps in which a rank was late is no noise."""
 MATERIAL = 0.01
 """The share of the job, or of a step, below which lateness accuses nobody."""
-ALWAYS, OFTEN, STRETCHES, STALLS = "always", "often", "steps", "stalls"
+ALWAYS, OFTEN, STRETCHES, STALLS, PAUSES = "always", "often", "steps", "stalls", "pauses"
 _ALWAYS_SHARE = 0.8
 _MOST_STRETCHES = 4
 """More stretches than this are called often."""

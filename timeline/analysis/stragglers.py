@@ -22,10 +22,13 @@ from ringtune.timeline.analysis.arrivals import (
 from ringtune.timeline.analysis.batches import batch_table
 from ringtune.timeline.analysis.lateness import Evidence, Late, lateness_by_cause, of_batches, of_ticks
 from ringtune.timeline.analysis.patterns import Job
+from ringtune.timeline.analysis.pauses import pauses
 from ringtune.timeline.analysis.significance import binomial_tail, holm, permutation_test
 from ringtune.timeline.analysis.steps import step_lengths
-from ringtune.timeline.analysis.verdicts import Turns, Verdict, find_verdicts, sentence, turns_sentence
+from ringtune.timeline.analysis.together import groups
+from ringtune.timeline.analysis.verdicts import Turns, Verdict, find_verdicts, pause_verdict, sentence, turns_sentence
 from ringtune.timeline.spans import Ints, Trace
+from ringtune.timeline.units import tensor_text
 from ringtune.timeline.vocabulary import Stage
 
 CAUSES = ("compute", "negotiation", "network")
@@ -127,10 +130,8 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
     """
     everything = batch_table(trace).with_data()
     table = everything.take(everything.whole)
-    if len(table.ranks) > 1 and len(table.ids):
-        evidence = of_batches(trace, table, len(everything.ids) - len(table.ids))
-    else:
-        evidence = of_ticks(trace)
+    by_batches = len(table.ranks) > 1 and len(table.ids) > 0
+    evidence = of_batches(trace, table, len(everything.ids) - len(table.ids)) if by_batches else of_ticks(trace)
     tests = {cause: _tests(late, len(evidence.ranks)) for cause, late in evidence.late.items()}
     hosts = {part.rank: part.host for part in trace.parts}
     ranks = [
@@ -138,7 +139,8 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
         for column, rank in enumerate(evidence.ranks)
     ]
     job = _job(trace, evidence)
-    verdicts, turns = find_verdicts(trace, evidence.late, tests, evidence.ranks, job)
+    together = groups(trace, table, clock_errors(trace), evidence.late, job) if by_batches else ()
+    verdicts, turns = find_verdicts(trace, evidence.late, tests, evidence.ranks, job, together)
     ranks = [replace(rank, verdict=_causes_of(rank.rank, verdicts)) for rank in ranks]
     return Stragglers(
         verdicts=verdicts,
@@ -155,6 +157,16 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
             cause: _permutation_p(late, len(evidence.ranks)) for cause, late in evidence.late.items() if permuted
         },
     )
+
+
+def paused(trace: Trace) -> Verdict | None:
+    """Return the pauses of all ranks at once; None where they cost less than a percent of the job."""
+    steps = trace.spans.of_stage(Stage.STEP)
+    lengths = step_lengths(trace.spans)[1]
+    if not len(lengths):
+        return None
+    length = int(steps.end_ns.max() - steps.begin_ns.min())
+    return pause_verdict(trace, pauses(trace), Job(max(1, length), float(np.median(lengths)), len(trace.ranks)))
 
 
 def late_in_steps(trace: Trace) -> list[StepLateness]:
@@ -199,7 +211,7 @@ def _rank(
 
 
 def _causes_of(rank: int, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.cause for one in verdicts if one.rank == rank))
+    return tuple(dict.fromkeys(one.cause for one in verdicts if rank in (one.rank, *one.ranks)))
 
 
 def _job(trace: Trace, evidence: Evidence) -> Job:
@@ -225,14 +237,17 @@ def _hosts(ranks: Sequence[RankLateness]) -> Iterator[HostLateness]:
 def _tensors(last: LastOnes, names: tuple[str, ...]) -> list[TensorLateness]:
     """Tensors by the lateness of their submits, longest first."""
     found = []
+    by_text: dict[str, list[int]] = {}  # unnamed tensors of one size take turns with a few names
     for code in np.unique(last.tensor).tolist():
-        mine = last.tensor == code
+        by_text.setdefault(tensor_text(names[code]), []).append(code)
+    for text, codes in by_text.items():
+        mine = last.tensor == codes[0] if len(codes) == 1 else np.isin(last.tensor, codes)
         ranks, lateness = last.rank[mine], last.lateness_ns[mine]
         decided = ranks >= 0
         who, times = np.unique(ranks[decided], return_counts=True)
         rank, most = (int(who[times.argmax()]), int(times.max())) if len(who) else (-1, 0)
         total = int(lateness[decided].sum())
-        found.append(TensorLateness(names[code], len(ranks), int((~decided).sum()), rank, most, total))
+        found.append(TensorLateness(text, len(ranks), int((~decided).sum()), rank, most, total))
     return sorted(found, key=lambda tensor: (-tensor.total_ns, tensor.tensor))
 
 

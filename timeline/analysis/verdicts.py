@@ -7,14 +7,18 @@ of the job or more. `Turns` accuses nobody: a rank's lateness is that much, but 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ringtune.timeline.analysis.lateness import Late
-from ringtune.timeline.analysis.patterns import ALWAYS, MATERIAL, STALLS, Job, Pattern, patterns
+from ringtune.timeline.analysis.patterns import ALWAYS, MATERIAL, PAUSES, STALLS, Job, Pattern, patterns
+from ringtune.timeline.analysis.pauses import Pauses, pauses
+from ringtune.timeline.analysis.significance import binomial_tail
+from ringtune.timeline.analysis.steps import step_lengths
+from ringtune.timeline.analysis.together import Group
 from ringtune.timeline.spans import Ints, Mask, Trace
-from ringtune.timeline.units import share_text, time_text
+from ringtune.timeline.units import ranks_text, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 
 DATA_LOADING = ("data loading", "enumerate(DataLoader)")
@@ -24,13 +28,13 @@ _LISTED = 4
 
 @dataclass(frozen=True)
 class Verdict:
-    """A rank that made the others wait.
+    """A rank that made the others wait, or several together, or a pause of all.
 
     Attributes:
-        rank: The rank.
+        rank: The rank; of several the one that was late most.
         cause: ``compute``, ``negotiation`` or ``network``.
         where: The range in which this rank took longer than the others, by most of the cost; "" where none is known.
-        pattern: ``always``, ``often``, ``steps`` (stretches of steps) or ``stalls``.
+        pattern: ``always``, ``often``, ``steps`` (stretches of steps), ``stalls``, or ``pauses`` of all ranks.
         stretches: First and last step of each stretch or stall; empty for the first two, and where steps are unknown.
         late_steps: In how many steps the rank was late.
         steps: Of how many.
@@ -38,6 +42,8 @@ class Verdict:
         share: The same as a share of the job.
         worst_step: The step with the largest lateness; -1 where it is not known.
         p_value: How likely one of equal ranks is last as often in all steps; evidence beside the verdict.
+        ranks: Those that were late together; empty for one alone and for a pause of all.
+        host: Theirs, where they are all of its ranks.
     """
 
     rank: int
@@ -51,6 +57,8 @@ class Verdict:
     share: float
     worst_step: int
     p_value: float
+    ranks: tuple[int, ...] = ()
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,12 @@ class Turns:
 
 
 def find_verdicts(
-    trace: Trace, late: Mapping[str, Late], tests: Mapping[str, Sequence[float]], ranks: Sequence[int], job: Job
+    trace: Trace,
+    late: Mapping[str, Late],
+    tests: Mapping[str, Sequence[float]],
+    ranks: Sequence[int],
+    job: Job,
+    groups: Sequence[Group] = (),
 ) -> tuple[tuple[Verdict, ...], tuple[Turns, ...]]:
     """Return who is to blame and what was lost by turns, both by cost.
 
@@ -73,19 +86,66 @@ def find_verdicts(
         tests: By cause and column, the p-value of how often a rank was last.
         ranks: The rank of each column.
         job: What lateness is weighed against.
+        groups: Ranks that may be late together.
     """
-    verdicts: list[Verdict] = []
+    verdicts, explained = _of_groups(trace, groups, late, ranks, job)
     turns: list[Turns] = []
     for cause, rows in late.items():
-        blamed = np.zeros(len(rows.column), dtype=np.bool_)
+        blamed = np.isin(rows.steps, explained.get(cause, []))
         for column, rank in enumerate(ranks):
             p_value = tests[cause][column]
             for pattern in patterns(rows, column, p_value, job):
                 blamed[pattern.rows] = True
                 verdicts.append(_verdict(trace, rows, (rank, cause, p_value), pattern, job))
         turns += _turns(rows, cause, ~blamed & (rows.column >= 0), job)
+    if (paused := pause_verdict(trace, pauses(trace), job)) is not None:
+        verdicts.append(paused)
     verdicts.sort(key=lambda one: (-one.cost_ns, one.rank, one.cause))
     return tuple(verdicts), tuple(sorted(turns, key=lambda one: -one.total_ns))
+
+
+def _of_groups(
+    trace: Trace, groups: Sequence[Group], alone: Mapping[str, Late], ranks: Sequence[int], job: Job
+) -> tuple[list[Verdict], dict[str, list[int]]]:
+    """Verdicts of ranks that are late together, and by cause the steps that they explain."""
+    found: list[Verdict] = []
+    explained: dict[str, list[int]] = {}
+    pair = Job(job.length_ns, job.step_ns, 2)
+    for group in groups:
+        members = tuple(rank for rank, inside in zip(ranks, group.inside.tolist(), strict=True) if inside)
+        for cause, rows in group.late.items():
+            decided, hits = int((rows.column >= 0).sum()), int((rows.column == 0).sum())
+            p_value = binomial_tail(hits, decided, len(members) / len(ranks)) if hits else 1.0
+            for pattern in patterns(rows, 0, p_value, pair):
+                steps = rows.steps[pattern.rows]
+                last = alone[cause].column[np.isin(alone[cause].steps, steps)]
+                last = last[np.isin(last, np.flatnonzero(group.inside))]
+                worst = ranks[int(np.bincount(last).argmax())] if len(last) else members[0]
+                one = _verdict(trace, rows, (worst, cause, p_value), pattern, job, members)
+                found.append(replace(one, ranks=members, host=group.host))
+                explained.setdefault(cause, []).extend(steps.tolist())
+    return found, explained
+
+
+def pause_verdict(trace: Trace, found: Pauses, job: Job) -> Verdict | None:
+    """Return the verdict of pauses of all ranks at once; None where they cost less than a percent of the job."""
+    cost = int(found.extra_ns.sum())
+    if cost < MATERIAL * job.length_ns or not len(found.steps):
+        return None
+    steps = found.steps.tolist()
+    return Verdict(
+        rank=-1 if len(trace.ranks) > 1 else trace.ranks[0],
+        cause="compute",
+        where="",
+        pattern=PAUSES,
+        stretches=tuple((step, step) for step in steps),
+        late_steps=len(steps),
+        steps=len(step_lengths(trace.spans)[0]),
+        cost_ns=cost,
+        share=cost / job.length_ns,
+        worst_step=steps[int(found.extra_ns.argmax())],
+        p_value=0.0,
+    )
 
 
 def _turns(late: Late, cause: str, rest: Mask, job: Job) -> Iterator[Turns]:
@@ -95,7 +155,14 @@ def _turns(late: Late, cause: str, rest: Mask, job: Job) -> Iterator[Turns]:
         yield Turns(cause, total, total / job.length_ns)
 
 
-def _verdict(trace: Trace, late: Late, who: tuple[int, str, float], pattern: Pattern, job: Job) -> Verdict:
+def _verdict(
+    trace: Trace,
+    late: Late,
+    who: tuple[int, str, float],
+    pattern: Pattern,
+    job: Job,
+    together: Sequence[int] = (),
+) -> Verdict:
     rank, cause, p_value = who
     steps, lateness = late.steps[pattern.rows], late.lateness[pattern.rows]
     cost = int(lateness.sum())
@@ -103,7 +170,7 @@ def _verdict(trace: Trace, late: Late, who: tuple[int, str, float], pattern: Pat
     return Verdict(
         rank=rank,
         cause=cause,
-        where=_where(trace, rank, steps, cost) if cause == "compute" else "",
+        where=_where(trace, rank, steps, cost, together) if cause == "compute" else "",
         pattern=pattern.kind,
         stretches=tuple(ends) if all(first >= 0 for first, _ in ends) else (),
         late_steps=len(steps),
@@ -115,8 +182,8 @@ def _verdict(trace: Trace, late: Late, who: tuple[int, str, float], pattern: Pat
     )
 
 
-def _where(trace: Trace, rank: int, steps: Ints, cost_ns: int) -> str:
-    """The range that took a rank longer than the other ranks in these steps, by at least half of the cost."""
+def _where(trace: Trace, rank: int, steps: Ints, cost_ns: int, together: Sequence[int] = ()) -> str:
+    """The range that took a rank longer than ranks not late with it in these steps, by at least half of the cost."""
     spans = trace.spans
     ranges = spans.in_stage(Stage.RANGE) if spans.in_stage(Stage.RANGE).any() else spans.in_stage(Stage.OTHER)
     chosen = spans.take(ranges & np.isin(spans.step, steps))
@@ -126,7 +193,7 @@ def _where(trace: Trace, rank: int, steps: Ints, cost_ns: int) -> str:
     total = np.bincount(cell, weights=chosen.duration_ns, minlength=len(names) * len(ranks))
     total = total.reshape(len(names), len(ranks))
     mine = total[:, ranks == rank][:, 0]
-    longer = mine - np.median(total[:, ranks != rank], axis=1)
+    longer = mine - np.median(total[:, ~np.isin(ranks, [rank, *together])], axis=1)
     if not len(names) or longer.max() < cost_ns / 2:
         return ""
     # Of ranges within one another the inner one says more.
@@ -140,14 +207,27 @@ def sentence(verdict: Verdict) -> str:
     For example: ``37.0 % of the job (2.00 s) was lost to rank 0 in 2 stalls (steps 61, 121), by compute: look at rank 0
     in step 61``.
     """
-    lost = f"{share_text(verdict.share, 1)} of the job ({time_text(verdict.cost_ns)}) was lost to rank {verdict.rank}"
+    lost = f"{share_text(verdict.share, 1)} of the job ({time_text(verdict.cost_ns)})"
     place = f" in step {verdict.worst_step}" if verdict.worst_step >= 0 else ""
+    if verdict.pattern == PAUSES:
+        doing = "they do" if verdict.rank < 0 else "it does"
+        what = f"look at what {doing}{place}, a checkpoint or an evaluation"
+        return f"{lost} went {when(verdict)}: {what}"
+    who = who_text(verdict)
     action = {
-        "compute": f"look at rank {verdict.rank}{place}",
+        "compute": f"look at {who}{place}",
         "negotiation": f"look whether the cores of rank {verdict.rank}'s host are all busy{place}",
-        "network": f"look at rank {verdict.rank}'s link: ringtune check --network",
+        "network": f"look at {'their links' if verdict.ranks else who + chr(39) + 's link'}: ringtune check --network",
     }[verdict.cause]
-    return f"{lost} {when(verdict)}, by {cause_text(verdict)}: {action}"
+    return f"{lost} was lost to {who} {when(verdict)}, by {cause_text(verdict)}: {action}"
+
+
+def who_text(verdict: Verdict) -> str:
+    """Return who was late, for example ``rank 1``, ``ranks 2, 3 together`` or ``host b (ranks 2-3)``."""
+    if not verdict.ranks:
+        return f"rank {verdict.rank}" if verdict.rank >= 0 else "all ranks"
+    listed = f"ranks {ranks_text(verdict.ranks)}"
+    return f"host {verdict.host} ({listed})" if verdict.host else f"{listed} together"
 
 
 def when(verdict: Verdict) -> str:
@@ -158,6 +238,10 @@ def when(verdict: Verdict) -> str:
     texts = [f"{first}" if first == last else f"{first}-{last}" for first, last in verdict.stretches]
     more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
     listed = ", ".join(texts[:_LISTED]) + more
+    if verdict.pattern == PAUSES:
+        number = "1 pause" if len(texts) == 1 else f"{len(texts)} pauses"
+        who = "all ranks at once" if verdict.rank < 0 else who_text(verdict)
+        return f"by {number} of {who} (step{'s' if len(texts) > 1 else ''} {listed})"
     if verdict.pattern == STALLS:
         return f"in 1 stall (step {listed})" if len(texts) == 1 else f"in {len(texts)} stalls (steps {listed})"
     return f"in steps {listed}"

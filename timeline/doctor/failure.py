@@ -17,7 +17,7 @@ import numpy as np
 import ringtune.errors
 from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import MOST_RANKS, Instant, SpanTable, Trace, empty_table
-from ringtune.timeline.units import ranks_text
+from ringtune.timeline.units import ranks_text, tensor_text
 from ringtune.timeline.vocabulary import ERROR, STALL, Stage
 
 LOG_LINES = 20
@@ -64,7 +64,7 @@ class RankEnd:
     def sentence(self) -> str:
         """Return it in words, for example ``rank 0 finished allreduce.bias of step 25; then: ...``."""
         step = f" of step {self.step}" if self.step >= 0 else ""
-        done = f"finished {self.collective}{step}" if self.collective else "finished no collective"
+        done = f"finished {tensor_text(self.collective)}{step}" if self.collective else "finished no collective"
         stood = f"; stood in {self.stood}" if self.stood else ""
         return f"rank {self.rank} {done}" + (f"; then: {self.error}" if self.error else "") + stood
 
@@ -103,6 +103,12 @@ class _Missing:
     waited_s: float
 
 
+def _signal(code: int) -> str:
+    """Return the signal that an exit code means, in brackets; empty for another code."""
+    names = {128 + one.value: f" ({one.name})" for one in signal.Signals}
+    return names.get(code, "")
+
+
 @dataclass(frozen=True)
 class _Launcher:
     """The rank that the launcher saw end first, how, and its last lines; -1 and empty where it saw none."""
@@ -115,7 +121,7 @@ class _Launcher:
     def of(said: Mapping[str, Any], code: object) -> _Launcher:
         code, host, after_s = said.get("exit_code", code), said.get("host"), said.get("after_s")
         place = f" on {host}" if isinstance(host, str) and host else ""
-        ended = f" ended with code {code}" if isinstance(code, int) else ""
+        ended = f" ended with code {code}{_signal(code)}" if isinstance(code, int) else ""
         moment = f" after {after_s:.1f} s" if isinstance(after_s, int | float) else ""
         return _Launcher(max(-1, _whole(said.get("rank"), -1)), place + ended + moment, _texts(said.get("last_lines")))
 

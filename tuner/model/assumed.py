@@ -8,13 +8,15 @@ Of the networks only the sizes are taken, ready at even distances; recorded back
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ringtune.errors import RingtuneError
 from ringtune.knobs import DEFAULTS
 from ringtune.timeline.units import rate_text, time_text
-from ringtune.tuner.model.calibrate import FASTEST, Model, check
+from ringtune.tuner.model.calibrate import FASTEST, NEAR, Model, check
 from ringtune.tuner.model.cluster import NETWORK, Cluster
+from ringtune.tuner.model.spread import NORMAL_95
 from ringtune.tuner.model.workload import Workload
 
 LINE_SHARE = 0.90
@@ -28,8 +30,7 @@ ERROR = 0.085
 (all six: the farthest, VGG-16 on 512 GPUs, takes 16 % longer than predicted)."""
 
 MOST_OFF = 0.25
-"""A model that misses its own job's step by a larger share is not to be believed."""
-_NEAR_BOUND = 0.99
+"""A model that misses its own job's step by a larger share is not to be believed, unless the job itself changed so."""
 
 
 def of_profile(work: Workload) -> Model:
@@ -38,29 +39,40 @@ def of_profile(work: Workload) -> Model:
 
 
 def unmeasured(model: Model, cluster: Cluster) -> bool:
-    """Whether a cluster has links of a kind that the model's job did not use."""
+    """Whether a cluster has links of a kind that the model's job did not use, or whose batches did not show them."""
     if cluster.ranks == 1:
         return False
+    if model.cluster.ranks > 1 and model.cluster.widest.untold:
+        return True
     return model.cluster.hosts == 1 if cluster.hosts > 1 else model.cluster.ranks == 1
 
 
 def assumptions(
     model: Model,
     *,
+    across: bool = True,
     bandwidth: bool = False,
     latency: bool = False,
     named: tuple[str, str] = ("--bandwidth", "--latency"),
 ) -> str:
-    """Return in a sentence what stands in for measured terms when a job is asked for on several hosts; "" if nothing.
+    """Return in sentences what stands in for measured terms; "" if nothing.
 
     Args:
         model: Of the job.
+        across: It is asked for on several hosts.
         bandwidth: The user gave that of a host's network.
         latency: The user gave that between hosts.
         named: What the user gives them by.
     """
-    if model.cluster.hosts > 1:
-        return ""
+    link = model.cluster.widest
+    inside = (
+        "Large batches took no longer than small ones (ranks were late, or waited for a core), so links within a host "
+        f"are taken to carry {rate_text(link.bytes_per_s)}."
+        if model.cluster.ranks > 1 and link.untold
+        else ""
+    )
+    if model.cluster.hosts > 1 or not across:
+        return inside
     links = [] if bandwidth else [f"{rate_text(NETWORK.bytes_per_s)} ({named[0]})"]
     links += [] if latency else [f"{time_text(NETWORK.latency_ns)} ({named[1]})"]
     terms = [f"links of {' and '.join(links)}"] if links else []
@@ -71,7 +83,10 @@ def assumptions(
     if fitted:
         terms.append(f"as fitted to published results, {', '.join(fitted)}")
     what = f" Assumed: {'; '.join(terms)}." if terms else ""
-    return f"The network between hosts was not measured.{what} Intervals hold published results that were not fitted."
+    between = (
+        f"The network between hosts was not measured.{what} Intervals hold published results that were not fitted."
+    )
+    return f"{inside} {between}".strip()
 
 
 def believed(model: Model) -> Model:
@@ -82,13 +97,14 @@ def believed(model: Model) -> Model:
     """
     off = check(model)
     advice = "record more steps, of a job without late ranks (ringtune timeline doctor)"
-    if off is not None and model.measured_ns is not None and abs(off) > MOST_OFF:
+    most = math.hypot(MOST_OFF, NORMAL_95 * model.unsteady)
+    if off is not None and model.measured_ns is not None and abs(off) > most:
         raise RingtuneError(
             f"{model.work.name}: the model gives {100 * (1 + off):.0f} % of the job's own step of "
             f"{time_text(model.measured_ns)}, so it cannot be asked about others: {advice}"
         )
     link = model.cluster.widest
-    if model.cluster.ranks > 1 and link.bytes_per_s >= _NEAR_BOUND * FASTEST:
+    if model.cluster.ranks > 1 and link.bytes_per_s >= NEAR * FASTEST:
         raise RingtuneError(
             f"{model.work.name}: large batches took no longer than small ones, as if links carried "
             f"{rate_text(link.bytes_per_s)} after {time_text(link.latency_ns)}, so what another network or size would "

@@ -11,10 +11,11 @@ from scipy import optimize
 
 from ringtune.knobs import Knobs
 from ringtune.timeline.spans import Ints, Trace
-from ringtune.tuner.model.cluster import Cluster, Link
+from ringtune.tuner.model.cluster import MEMORY, Cluster, Link
 from ringtune.tuner.model.collectives import serial_ns
 from ringtune.tuner.model.measured import Floats, Measured, Moved, measure
 from ringtune.tuner.model.replay import play, under_knobs
+from ringtune.tuner.model.spread import expected_maximum
 from ringtune.tuner.model.workload import Gradient, Workload
 
 DRAWS = 40
@@ -27,7 +28,10 @@ USUAL_ERROR = 0.05
 """Relative; collectives further off than this count less and less."""
 
 FASTEST = 1e12
-"""Bytes/s; the largest bandwidth that is assumed of a link."""
+"""Bytes/s; the largest bandwidth that is looked for."""
+
+NEAR = 0.99
+"""A fit from this share of `FASTEST` on has found no limit: large batches took no longer than small ones."""
 
 WAKE_NS = 25e3
 """Ns until a rank that sleeps on its sockets reads a message, beyond the fastest ping; half to twice it is usual."""
@@ -53,6 +57,7 @@ class Model:
         draws: The same from resampled steps.
         measured_ns: Median length of its steps; None when the source has none.
         error: Of the model itself, relative: how far it was off steps that were left out of its fit.
+        unsteady: How far the stretches of the measured steps differ from all of them, relative.
     """
 
     work: Workload
@@ -61,6 +66,7 @@ class Model:
     draws: tuple[tuple[Workload, Cluster], ...] = ()
     measured_ns: float | None = None
     error: float = 0.0
+    unsteady: float = 0.0
 
 
 def calibrate(trace: Trace, name: str, seed: int = 0) -> Model:
@@ -83,7 +89,8 @@ def calibrate_to(found: Measured, name: str, seed: int = 0) -> Model:
     found = replace(found, moved=moved)
     draws = [_some(found, cluster, random.integers(count, size=count), name) for _ in range(DRAWS)]
     error = _left_out_error(found, cluster, name)
-    return Model(work, cluster, found.knobs, tuple(draws), float(np.median(found.length)), error)
+    measured_ns = float(np.median(found.length))
+    return Model(work, cluster, found.knobs, tuple(draws), measured_ns, error, _unsteady(found.length))
 
 
 def _left_out_error(found: Measured, cluster: Cluster, name: str) -> float:
@@ -94,10 +101,24 @@ def _left_out_error(found: Measured, cluster: Cluster, name: str) -> float:
     """
     steps = np.arange(len(found.length))
     errors = []
-    for left_out in np.array_split(steps, FOLDS) if len(steps) >= FOLDS else []:
+    for left_out in _stretches(len(steps)):
         work, again = _some(found, cluster, np.setdiff1d(steps, left_out), name)
         measured = float(np.median(found.length[left_out]))
         errors.append(math.log(play(work, again, found.knobs).length_ns / measured))
+    return _root_mean_square(errors)
+
+
+def _unsteady(lengths: Floats) -> float:
+    """Root mean square of the logarithms of stretches' median length over that of all steps."""
+    whole = float(np.median(lengths))
+    return _root_mean_square([math.log(np.median(lengths[some]) / whole) for some in _stretches(len(lengths))])
+
+
+def _stretches(steps: int) -> list[Ints]:
+    return np.array_split(np.arange(steps), FOLDS) if steps >= FOLDS else []
+
+
+def _root_mean_square(errors: list[float]) -> float:
     return math.sqrt(sum(error**2 for error in errors) / max(len(errors), 1))
 
 
@@ -133,20 +154,35 @@ def _fit(found: Measured, name: str) -> tuple[Workload, Cluster, Moved]:
 
 
 def _workload(found: Measured, name: str) -> Workload:
-    compute = float(np.median(found.compute.mean(axis=1)))
-    after = min(float(np.median(found.after)), compute)
+    """Means over the usual steps: they add up to a step, unlike the medians of parts that take turns to be long."""
+    usual = _resampled(found, _usual(found.length))
+    compute = float(usual.compute.mean())
+    after = min(float(usual.after.mean()), compute)
     backward_end = compute - after
-    ready = np.minimum(np.maximum.accumulate(np.median(found.ready, axis=0)), backward_end)
+    ready = np.minimum(np.maximum.accumulate(usual.ready.mean(axis=0)), backward_end)
     gradients = tuple(
         Gradient(size, at) for size, at in zip(found.sizes.tolist(), np.maximum(ready, 0.0).tolist(), strict=True)
     )
-    return Workload(name, gradients, backward_end, after, jitter=_jitter(found.compute))
+    return Workload(name, gradients, backward_end, after, *_lateness(usual.compute))
 
 
-def _jitter(compute: Floats) -> float:
-    """Spread of a rank's computing from step to step, as a share: 1.4826 x median absolute deviation."""
-    typical = np.median(compute, axis=0)
-    return float(np.median(1.4826 * np.median(np.abs(compute / typical - 1.0), axis=0)))
+def _usual(lengths: Floats) -> Ints:
+    """The steps of middle length: half of them."""
+    low, high = np.quantile(lengths, (0.25, 0.75))
+    return np.flatnonzero((lengths >= low) & (lengths <= high))
+
+
+def _lateness(compute: Floats) -> tuple[float, float]:
+    """Jitter and skew of a rank's computing, which give the lateness that was measured.
+
+    The last of n ranks is late by the expected maximum of n normal variables times the jitter, or because it always is.
+    """
+    mean, ranks = float(compute.mean()), compute.shape[1]
+    if ranks < 2 or mean <= 0.0:
+        return 0.0, 0.0
+    skew = float(compute.mean(axis=0).max()) / mean - 1.0
+    late = float(compute.max(axis=1).mean()) / mean - 1.0
+    return math.sqrt(max(late**2 - skew**2, 0.0)) / expected_maximum(ranks), skew
 
 
 def fit_link(cluster: Cluster, moved: Moved, ping_ns: float | None = None) -> tuple[Cluster, Moved]:
@@ -219,6 +255,7 @@ class _Fit:
         usual = np.array([np.median(moved.ns[kind.reshape(-1) == at]) for at in range(kinds.shape[1])])
         lengths = usual[kind.reshape(-1)]
         self.weights = np.sqrt(lengths / max(float(np.mean(lengths)), 1.0))
+        self.inside = cluster.hosts == 1
         self.still = times(Link(0.0, np.inf))
         self.by_latency = times(Link(1.0, np.inf)) - self.still
         self.by_inverse = times(Link(0.0, 1e9)) - self.still
@@ -226,11 +263,25 @@ class _Fit:
     def solve(self, start: Link) -> tuple[Link, float]:
         """The link that explains the batches best, and the cost that it leaves."""
         begin = [1e9 / start.bytes_per_s, max(self.usual_ns, 1.0)]
+        link, cost = self._best(begin, [1e9 / FASTEST, 1.0], [np.inf, np.inf])
+        if self.inside and link.bytes_per_s >= NEAR * FASTEST:
+            # What the batches took was no transfer. Within a host the bandwidth is about known: they give the latency.
+            inverse = self._shortest_inverse()
+            link, cost = self._best([inverse, begin[1]], [inverse * NEAR, 1.0], [inverse / NEAR, np.inf])
+            link = replace(link, untold=True)
+        return link, cost
+
+    def _best(self, begin: list[float], low: list[float], high: list[float]) -> tuple[Link, float]:
         done = optimize.least_squares(
-            self._errors, begin, bounds=([1e9 / FASTEST, 1.0], np.inf), loss="soft_l1", f_scale=USUAL_ERROR,
-            x_scale=begin,
-        )  # fmt: skip
+            self._errors, begin, bounds=(low, high), loss="soft_l1", f_scale=USUAL_ERROR, x_scale=begin
+        )
         return Link(float(done.x[1]), 1e9 / float(done.x[0])), float(done.cost)
+
+    def _shortest_inverse(self) -> float:
+        """That of a host's memory, or of faster links where batches took less than twice what memory allows."""
+        moving = self.by_inverse > 0
+        shortest = float(np.min(self.moved.ns[moving] / self.by_inverse[moving])) / 2 if moving.any() else np.inf
+        return min(1e9 / MEMORY.bytes_per_s, max(shortest, 1e9 / FASTEST / NEAR))
 
     def _errors(self, terms: Floats) -> Floats:
         inverse, latency = terms

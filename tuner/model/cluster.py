@@ -19,11 +19,13 @@ class Link:
         latency_ns: From the begin of a send to the receipt of an empty message.
         bytes_per_s: Of a long message.
         burst_ns: Time that it can catch up after a rest as long: the bucket of a shaped link.
+        untold: Batches did not show its bandwidth, so a usual one is assumed.
     """
 
     latency_ns: float
     bytes_per_s: float
     burst_ns: float = 0.0
+    untold: bool = False
 
     def __post_init__(self) -> None:
         """Check the terms.

@@ -15,12 +15,10 @@ from ringtune.tuner.model.assumed import ERROR, unmeasured
 from ringtune.tuner.model.calibrate import Model
 from ringtune.tuner.model.cluster import Cluster
 from ringtune.tuner.model.replay import Conditions, Step, play
+from ringtune.tuner.model.spread import NORMAL_95
 from ringtune.tuner.model.workload import Workload
 
 MOST_RANKS = 10_000
-
-NORMAL_95 = 1.96
-"""Half the length of a normal variable's 95 % interval, in standard deviations."""
 
 WIRE = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}
 """Share of float32's bytes on the wire, by compression."""
@@ -158,7 +156,7 @@ def built_in(ranks: int) -> list[Change]:
 
 def _work(work: Workload, change: Change) -> Workload:
     if change.even:
-        work = replace(work, jitter=0.0)
+        work = replace(work, jitter=0.0, skew=0.0)
     if change.compute != 1.0:
         work = work.lasting(work.compute_ns / change.compute)
     return work.narrowed(WIRE[change.compression])

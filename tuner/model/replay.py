@@ -17,7 +17,6 @@ from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.knobs import Knobs
 from ringtune.tuner.model.cluster import Cluster
 from ringtune.tuner.model.collectives import HIERARCHICAL, batch_ns, wire_ns
-from ringtune.tuner.model.spread import expected_maximum
 from ringtune.tuner.model.workload import Gradient, Workload
 
 ALIGNMENT = 64
@@ -113,7 +112,7 @@ def under_knobs(cluster: Cluster, knobs: Knobs) -> Cluster:
 
 def play(work: Workload, cluster: Cluster, knobs: Knobs, conditions: Conditions = Conditions()) -> Step:
     """Play a step of `work` on every rank of `cluster`."""
-    slow = max(conditions.straggler, 1.0 + work.jitter * expected_maximum(cluster.ranks))
+    slow = max(conditions.straggler, 1.0 + work.late(cluster.ranks))
     late = (slow - 1.0) * work.compute_ns
     if cluster.ranks == 1:
         return Step(work.compute_ns * slow, work.compute_ns, 0.0, late, 0.0, ())

@@ -6,6 +6,9 @@ from functools import lru_cache
 
 from scipy import integrate, special
 
+NORMAL_95 = 1.96
+"""Half the length of a normal variable's 95 % interval, in standard deviations."""
+
 
 @lru_cache(maxsize=4096)
 def expected_maximum(n: int) -> float:

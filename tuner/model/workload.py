@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ringtune.errors import UsageError
+from ringtune.tuner.model.spread import expected_maximum
 
 BACKWARD_SHARE = 2.0 / 3.0
 """Of a step's computing; backward costs about twice the forward pass (Kaplan et al. 2020, section 2.1)."""
@@ -31,6 +32,7 @@ class Workload:
         backward_end_ns: When backward is over and the rank begins to wait for its gradients.
         after_ns: Computing after that (the optimizer).
         jitter: Standard deviation of a rank's computing from step to step, as a share of it.
+        skew: How much longer the slowest rank computes than an average one, always, as a share of it.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Workload:
     backward_end_ns: float
     after_ns: float = 0.0
     jitter: float = 0.0
+    skew: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the terms.
@@ -48,7 +51,7 @@ class Workload:
         if not self.gradients:
             raise UsageError(f"{self.name}: no gradients, so there is no communication to predict")
         times = [gradient.ready_ns for gradient in self.gradients]
-        if min(times) < 0 or max(times) > self.backward_end_ns or self.after_ns < 0 or self.jitter < 0:
+        if min(times) < 0 or max(times) > self.backward_end_ns or min(self.after_ns, self.jitter, self.skew) < 0:
             raise UsageError(f"{self.name}: its times are negative, or a gradient is ready after backward's end")
         if min(gradient.bytes for gradient in self.gradients) <= 0:
             raise UsageError(f"{self.name}: a gradient without bytes")
@@ -62,6 +65,10 @@ class Workload:
     def bytes(self) -> int:
         """Bytes of all gradients."""
         return sum(gradient.bytes for gradient in self.gradients)
+
+    def late(self, ranks: int) -> float:
+        """How far the slowest of so many ranks is behind an average one, as a share of its computing."""
+        return math.hypot(self.skew, self.jitter * expected_maximum(ranks)) if ranks > 1 else 0.0
 
     def lasting(self, compute_ns: float) -> Workload:
         """The same step on a machine that computes it in this time."""

@@ -1,0 +1,53 @@
+"""Pauses of all ranks at once: steps in which every rank computed much longer than it usually does.
+
+Nobody waits for anybody then, so no lateness shows them: saving a checkpoint, evaluating, or a file system that hangs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtune.timeline.analysis.batches import RankSteps, rank_steps
+from ringtune.timeline.analysis.intervals import intersection, length
+from ringtune.timeline.analysis.significance import Floats
+from ringtune.timeline.analysis.steps import LONGER
+from ringtune.timeline.spans import Ints, Trace
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """The steps, and by how much the quickest rank's computing was longer than it usually is."""
+
+    steps: Ints
+    extra_ns: Ints
+
+
+def pauses(trace: Trace) -> Pauses:
+    """Return the pauses of all ranks; without steps, or where a trace does not know who waits, none."""
+    found = [about for about in (rank_steps(trace, rank) for rank in trace.ranks) if about is not None]
+    none = Pauses(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+    if not found or not all(about.knows_waiting and int(about.number[0]) >= 0 for about in found):
+        return none
+    steps = found[0].number
+    for about in found[1:]:
+        steps = np.intersect1d(steps, about.number)
+    if not len(steps):
+        return none
+    computed = np.stack([computing(about)[np.searchsorted(about.number, steps)] for about in found])
+    extra = (computed - np.median(computed, axis=1, keepdims=True)).min(axis=0)
+    usual = float(np.median(computed.max(axis=0)))
+    long = extra > (LONGER - 1) * usual
+    return Pauses(steps[long], extra[long].astype(np.int64))
+
+
+def computing(about: RankSteps) -> Floats:
+    """Return what a rank computed in each of its steps, in ns."""
+    low, high = np.searchsorted(about.waits[:, 1], about.begin), np.searchsorted(about.waits[:, 0], about.end)
+    rows = zip(about.begin.tolist(), about.end.tolist(), low.tolist(), high.tolist(), strict=True)
+    waited = [
+        length(intersection(np.array([[begin, end]], dtype=np.int64), about.waits[first:last]))
+        for begin, end, first, last in rows
+    ]
+    return (about.end - about.begin).astype(np.float64) - np.array(waited, dtype=np.float64)
