@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from ringtune import native, runfolder, session
 from ringtune.algorithms import load_table
 from ringtune.bootstrap import interfaces, open_files, rank_process
+from ringtune.bootstrap.meeting_watch import MeetingWatch
 from ringtune.bootstrap.placement import Placement, detect
 from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
@@ -26,6 +27,8 @@ from ringtune.session import JobContext, Session
 from ringtune.variables import GPU_DATA_PATHS, OVERLAPS, TRANSPORTS
 
 T = TypeVar("T")
+
+_LOOK_EVERY_S = 1.0
 
 _rendezvous = Rendezvous()
 
@@ -45,23 +48,29 @@ def open_session(config: Config | None = None) -> Session:
     config = replace(config, secret=_rendezvous.secret or None)
     options = runtime_options(config, placement, address, job)
 
+    watch = MeetingWatch(job)
+
     def meet() -> Session:
         client = native.load().StoreClient
         began_ns = time.monotonic_ns()
         with native.translated():
             store = client(*address, options.secret, config.start_timeout_ns) if placement.size > 1 else None
+            if store is not None:
+                watch.begin(store, placement)
             # Rank 0 says it before the ranks meet, the others ask after that: who does not come is told by the meeting.
             run_folder = _own_folder(config, placement, store, job)
             # One time limit for all of the start.
             options.connect_timeout_ns = max(1, config.start_timeout_ns - (time.monotonic_ns() - began_ns))
             runtime = native.load().Runtime(options)
+            if store is not None:
+                watch.end(store)
             if run_folder is None:
                 assert store is not None  # there is a rank 0 beside this one
                 run_folder = Path(store.get(_folder_key(job), config.start_timeout_ns).decode())
             return Session(config, placement, runtime, JobContext(job, store, run_folder))
 
     try:
-        opened = interruptible(meet) if placement.size > 1 else meet()
+        opened = interruptible(meet, watch.look) if placement.size > 1 else meet()
     finally:
         _rendezvous.met()
     session.state.current = opened
@@ -95,10 +104,14 @@ def _find_placement(config: Config, environ: Mapping[str, str]) -> Placement:
     )
 
 
-def interruptible(call: Callable[[], T]) -> T:
+def interruptible(call: Callable[[], T], look: Callable[[], None] = lambda: None) -> T:
     """Return the result of the call; Ctrl-C interrupts the wait although the call blocks outside Python.
 
     An interrupted call is left to its thread, which ends with the process or at the call's own deadline.
+
+    Args:
+        call: What blocks.
+        look: Called every second meanwhile; what it raises ends the wait too.
     """
     done: list[T] = []
     failed: list[BaseException] = []
@@ -111,8 +124,12 @@ def interruptible(call: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=run, name="ringtune-open", daemon=True)
     thread.start()
+    look_at = time.monotonic() + _LOOK_EVERY_S
     while thread.is_alive():
         thread.join(0.1)
+        if thread.is_alive() and time.monotonic() >= look_at:
+            look()
+            look_at = time.monotonic() + _LOOK_EVERY_S
     if failed:
         raise failed[0]
     return done[0]

@@ -23,6 +23,8 @@ __all__ = ["HostUpdateResult", "ObjectState", "State", "notification_manager", "
 R = TypeVar("R")
 
 _FAILURES_WITHOUT_PROGRESS = 3
+_MEETINGS = 10
+"""So often an elastic job's ranks try to meet in a row. A worker that is cut off from the launcher fails at once."""
 
 
 class NotificationManager:
@@ -242,12 +244,28 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
                     skip_sync = False
                 except HostsUpdatedInterrupt as interrupt:
                     skip_sync = interrupt.skip_sync
-                reset()
+                skip_sync = _joined_at_once(reset) and skip_sync
                 state.on_reset()
         finally:
             notification_manager.remove_listener(state)
 
     return wrapper
+
+
+def _joined_at_once(reset: Callable[[], None]) -> bool:
+    """Leave the job and join it again, in an elastic one as often as a rank is lost while the new ones meet.
+
+    Returns:
+        Whether the first time sufficed; else there may be new ranks, which have no state.
+    """
+    for number in range(_MEETINGS):
+        try:
+            reset()
+            return number == 0
+        except HorovodInternalError:
+            if not notification_manager.active or number == _MEETINGS - 1:
+                raise
+    return False
 
 
 class _Progress:

@@ -9,6 +9,7 @@ key                          writer     value
 ``news``                     worker     counter, one up for every ``ready``
 ``place/<worker>/<count>``   launcher   JSON: ``{"generation", "rank", "size"}`` or ``{"leave": reason}``
 ``notice``                   launcher   JSON: ``{"number", "result"}``, the latest change of hosts; there from the start
+``gone/<worker>``            store      ``1``: the worker's connection ended: its process did, or its host is cut off
 ===========================  =========  ==========================================================================
 """
 
@@ -23,6 +24,11 @@ def ready(job: str, worker: int, count: int) -> str:
 def assignment(job: str, worker: int, count: int) -> str:
     """Key under which a worker finds its rank."""
     return f"{job}/elastic/place/{worker}/{count}"
+
+
+def gone(job: str, worker: int) -> str:
+    """Key that is set when the worker's connection to the store has ended, whatever ended it."""
+    return f"{job}/elastic/gone/{worker}"
 
 
 def news(job: str) -> str:

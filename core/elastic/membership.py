@@ -150,5 +150,6 @@ def join(config: Config) -> Membership:
     if _state.member is None:
         with native.translated():
             store = native.load().StoreClient(*config.store, config.secret, config.start_timeout_ns)
+            store.set_at_end(keys.gone(config.job, config.worker), b"1")
         _state.member = Membership(config.job, config.worker, store)
     return _state.member

@@ -31,11 +31,13 @@ from ringtune.launch.membership import Membership
 from ringtune.launch.options import ElasticOptions, LaunchOptions
 from ringtune.launch.rank import Order, RankProcess
 from ringtune.launch.streams import Streams
-from ringtune.launch.supervisor import Failure, Outcome, Supervisor, how_ended
+from ringtune.launch.supervisor import ABANDON_S, Failure, Outcome, Supervisor, how_ended
 
 _LOOK_EVERY_S = 0.1
 _STOPPED_S = 10.0
 """For so long others wait for a worker whose process stands stopped (SIGSTOP); then it is ended and replaced."""
+_GONE_S = 3.0
+"""For so long the launcher waits for the end of a process that others wait for and whose connection has ended."""
 _STORE_TIMEOUT_NS = 10_000_000_000
 
 
@@ -76,6 +78,8 @@ class ElasticSupervisor(Supervisor):
         self._counts: dict[int, int] = {}
         self._started_workers: list[RankProcess] = []
         self._awaited: set[int] = set()
+        self._gone: dict[int, float] = {}
+        self._killed: dict[int, float] = {}
         self._notices = 0
         self._news = 0
         self._given_up: membership.GiveUp | None = None
@@ -110,11 +114,25 @@ class ElasticSupervisor(Supervisor):
                 if self._said_ready(worker):
                     self._counts[worker] += 1
                     self._feed(functools.partial(self._membership.ready, worker))
+        self._look_for_lost()
         self._feed(self._membership.tick)
 
+    def _look_for_lost(self) -> None:
+        """Give up awaited workers whose hosts cannot be reached: ssh itself would notice that after half a minute."""
+        now = time.monotonic()
+        for worker in self._awaited & set(self._running):
+            if self._is_set(keys.gone(self._job.name, worker)) and now >= self._gone.setdefault(worker, now) + _GONE_S:
+                self._feed(functools.partial(self._membership.lost, worker))
+        for worker, at in self._killed.items():
+            if now >= at + ABANDON_S and worker in self._running:
+                self._running[worker].kill_rank_agent()
+
     def _said_ready(self, worker: int) -> bool:
+        return self._is_set(keys.ready(self._job.name, worker, self._counts[worker] + 1))
+
+    def _is_set(self, key: str) -> bool:
         try:
-            self._store.get(keys.ready(self._job.name, worker, self._counts[worker] + 1), 0)
+            self._store.get(key, 0)
         except native.error_class():
             return False
         return True
@@ -143,8 +161,9 @@ class ElasticSupervisor(Supervisor):
         elif isinstance(action, membership.Notify):
             self._tell_notice(action.result)
         elif isinstance(action, membership.Kill):
-            self._streams.say(f"worker {action.worker} does not come, ending it")
+            self._streams.say(f"worker {action.worker} {action.why}, ending it")
             self._running[action.worker].kill()
+            self._killed[action.worker] = time.monotonic()
         elif isinstance(action, membership.Say):
             self._streams.say(action.text)
         else:
@@ -220,7 +239,7 @@ class ElasticSupervisor(Supervisor):
     def _judge(self, rank: RankProcess, code: int) -> None:
         if code != 0:
             self._failure = self._failure_of(rank, code)
-            if not self._interrupted_by and self._given_up is None:
+            if not self._interrupted_by and self._given_up is None and rank.rank not in self._killed:
                 self._streams.say(f"worker {rank.rank} on {rank.slot.host} {how_ended(code)}")
         if not self._interrupted_by:
             self._feed(functools.partial(self._membership.ended, rank.rank, code))

@@ -274,7 +274,7 @@ def _say_plan(slots: Sequence[Slot], local: frozenset[str], options: LaunchOptio
     if here * threads > cores():
         streams.say(
             f"warning: {here} ranks with {threads} {'thread' if threads == 1 else 'threads'} each share "
-            f"{cores()} cores; times will tell little about a real job"
+            f"{cores()} {'core' if cores() == 1 else 'cores'}; times will tell little about a real job"
         )
     if not options.verbose:
         return

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.launch.hosts import Host
 
+_KILLED = 128 + 9
 _SETTLED_S = 30.0
 """A generation that lasted so long clears its hosts' strikes."""
+_LEAVING_S = 5.0
+"""For so long workers that are ready wait for those of hosts which have been taken from the job."""
 _REMIND_S = 5.0
 """After so long workers that should leave are told again: they may have had their ranks a moment before the news."""
 
@@ -75,9 +78,10 @@ class Notify:
 
 @dataclass(frozen=True)
 class Kill:
-    """End a worker that did not become ready in time."""
+    """End a worker for which the others wait no longer, and say why."""
 
     worker: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ class Membership:
     _formed_at: float = 0.0
     _first_failure: int = 0
     _reminded_at: float = 0.0
+    _leaving_awaited_at: float | None = None
     _actions: list[Action] = field(default_factory=list)
 
     def take_actions(self) -> list[Action]:
@@ -198,7 +203,16 @@ class Membership:
         elif exit_code == 0:
             self._finishing = True
         else:
-            self._failed(worker, gone, exit_code, now)
+            self._failed(gone, exit_code, now)
+        self._settle(now)
+
+    def lost(self, worker: int, now: float) -> None:
+        """A worker's host cannot be reached any more; its process may live on there for a while, and counts no more."""
+        if (gone := self._workers[worker]).dismissed:
+            return
+        gone.dismissed = True
+        self._actions.append(Kill(worker, f"on {gone.host} cannot be reached"))
+        self._failed(gone, _KILLED, now, unreachable=True)
         self._settle(now)
 
     def tick(self, now: float) -> None:
@@ -209,13 +223,15 @@ class Membership:
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
-    def _failed(self, worker: int, gone: _Worker, exit_code: int, now: float) -> None:
+    def _failed(self, gone: _Worker, exit_code: int, now: float, *, unreachable: bool = False) -> None:
         self._first_failure = self._first_failure or exit_code
         host = self._hosts[gone.host]
         # A worker that never got a rank has failed by itself; no generation has to change.
         if gone.placed and now - self._formed_at > _SETTLED_S:
             host.strikes = 0
         host.strikes += 1
+        if unreachable:  # new workers could not be reached either; the host is blocked once for all that it had
+            host.strikes = 0 if host.blocked_until > now else host.slots
         if host.strikes >= host.slots and not self._finishing:
             host.strikes = 0
             host.blocks += 1
@@ -282,6 +298,8 @@ class Membership:
         for number in self._surplus():
             if self._workers[number].ready:
                 self._dismiss(number, f"host {self._workers[number].host} has fewer slots now")
+        if keeper is None:
+            self._leave_behind(leaving, now)
         live = self._live()
         missing = [number for number, worker in live.items() if not worker.ready]
         need = self.limits.min_np if self.generation else self.limits.start_np
@@ -294,10 +312,21 @@ class Membership:
             self._give_up(f"{len(live)} ranks are left, at least {need} are needed, and no host takes new ones")
         elif now >= self._deadline and missing:
             for number in missing:
-                self._actions.append(Kill(number))
+                self._actions.append(Kill(number, "does not come"))
             self._deadline = now + self.limits.timeout_s
         elif now >= self._deadline:
             self._give_up(f"only {len(live)} ranks after {self.limits.timeout_s:g} s, at least {need} are needed")
+
+    def _leave_behind(self, leaving: Sequence[int], now: float) -> None:
+        """End workers that leave the job and do not come, once all others have waited for them for a moment."""
+        live = self._live()
+        late = {number for number in leaving if number in live and not live[number].ready}
+        waiting = late and late != set(live) and all(one.ready for number, one in live.items() if number not in late)
+        self._leaving_awaited_at = (self._leaving_awaited_at or now) if waiting else None
+        if self._leaving_awaited_at is not None and now >= self._leaving_awaited_at + _LEAVING_S:
+            for number in late:
+                live[number].dismissed = True
+                self._actions.append(Kill(number, f"does not leave {live[number].host}, which was taken from the job"))
 
     def _hopeless(self, now: float) -> bool:
         """Whether no slot is free, nor will be after a host has cooled down."""

@@ -29,9 +29,9 @@ WAITING_S = 60.0
 """After so long, and again, the launcher says for which ranks it waits when others have ended with code 0; one whose
 process is stopped for so long is ended."""
 
-_NAMED = 8
-_ABANDON_S = 3.0
+ABANDON_S = 3.0
 """Time a rank agent may take after SIGKILL before it is killed itself (an ssh to a host that is gone)."""
+_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Supervisor:
             self._kill_at = None
             for rank in self._running.values():
                 rank.kill()
-            self._abandon_at = now + _ABANDON_S
+            self._abandon_at = now + ABANDON_S
         if self._abandon_at is not None and now >= self._abandon_at:
             self._abandon_at = None
             for rank in self._running.values():

@@ -66,6 +66,14 @@ void add_store(nb::module_& module) {
           },
           nb::arg("key"), nb::arg("value"))
       .def(
+          "set_at_end",
+          [](StoreClient& self, const std::string& key, const nb::bytes& value) {
+            const ByteView view = view_of(value);
+            const Unlocked released;
+            self.set_at_end(key, view);
+          },
+          nb::arg("key"), nb::arg("value"))
+      .def(
           "get",
           [](StoreClient& self, const std::string& key, std::int64_t timeout_ns) {
             Bytes value;

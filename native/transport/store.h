@@ -48,6 +48,9 @@ class StoreClient {
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
   void set(const std::string& key, ByteView value);
+  /// The server sets the key when this connection ends: when this object or its process ends, or its host cannot be
+  /// reached any more, which the server's kernel notices after some seconds. The last call counts.
+  void set_at_end(const std::string& key, ByteView value);
   /// Waits until the key exists; `deadline` bounds the wait. The Timeout message names the key. Throws PeerLost with
   /// the server's reason where the key was refused.
   [[nodiscard]] Bytes get(const std::string& key, Deadline deadline);

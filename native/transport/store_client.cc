@@ -120,7 +120,7 @@ Fd open_connection(const std::string& host, std::uint16_t port, const Secret& se
   Deadline again = Deadline::never();
   while (true) {
     Fd fd = connect_until(host, port, deadline);
-    keep_alive(fd.get());
+    detect_silence(fd.get());
     try {
       if (prove(fd.get(), endpoint, secret, deadline)) return fd;
     } catch (const Timeout& error) {
@@ -259,6 +259,15 @@ void StoreClient::set(const std::string& key, ByteView value) {
     throw InvalidArgument("the value of store key '" + key + "' has " + std::to_string(value.size()) +
                           " bytes; the limit is " + std::to_string(kStoreMaxFrameBytes));
   }
+  (void)impl_->ask(writer, request);
+}
+
+void StoreClient::set_at_end(const std::string& key, ByteView value) {
+  const std::lock_guard lock(impl_->mutex);
+  const std::uint32_t request = impl_->next_request++;
+  ByteWriter writer = start_request(StoreOp::kAtEnd, request);
+  writer.string(key);
+  writer.blob(value);
   (void)impl_->ask(writer, request);
 }
 

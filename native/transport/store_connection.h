@@ -3,18 +3,20 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "transport/handshake.h"
+#include "transport/socket.h"
 #include "transport/store_wire.h"
 #include "transport/wire.h"
 
 namespace ringtune {
 
 struct StoreConnection {
-  explicit StoreConnection(Fd socket) : fd(std::move(socket)), in(kStoreMaxFrameBytes) {}
+  explicit StoreConnection(Fd socket) : fd(std::move(socket)), in(kStoreMaxFrameBytes) { detect_silence(fd.get()); }
   Fd fd;
   FrameAssembler in;
   SendQueue out;
@@ -22,7 +24,8 @@ struct StoreConnection {
   bool proven = false;
   bool greeted = false;
   Deadline until = Deadline::after(kProofTimeNs);
-  std::optional<Handshake> handshake;  // once it has said hello
+  std::optional<Handshake> handshake;                   // once it has said hello
+  std::optional<std::pair<std::string, Bytes>> at_end;  // what is set when it ends
 };
 
 /// Takes a step of the handshake; true when the client has proved that it knows the secret. Throws Protocol.

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +13,7 @@
 #include "transport/socket.h"
 #include "transport/store.h"
 #include "transport/store_connection.h"
+#include "transport/store_orders.h"
 #include "transport/store_waiting.h"
 #include "transport/store_wire.h"
 #include "transport/thread.h"
@@ -40,22 +39,6 @@ WaitingGet read_get(std::uint64_t id, std::uint32_t request, StoreOp op, ByteRea
   return get;
 }
 
-/// What other threads ask of the server's.
-struct Orders {
-  StopSignal signal;
-  std::mutex mutex;
-  bool stop = false;
-  std::vector<Refusal> refusals;  // that the server has not seen yet
-
-  void give(const std::function<void()>& change) {
-    {
-      const std::lock_guard lock(mutex);
-      change();
-    }
-    signal.raise();
-  }
-};
-
 /// The server's state and loop; used by the server thread alone.
 class Service {
  public:
@@ -75,6 +58,7 @@ class Service {
   void handle_frames(std::uint64_t id, StoreConnection& connection);
   void handle(std::uint64_t id, StoreConnection& connection, ByteReader request);
   void set(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
+  void at_end(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
   void get(WaitingGet get);
   void answer(const WaitingGet& get, StoreStatus status);
   void add(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
@@ -230,6 +214,8 @@ void Service::handle(std::uint64_t id, StoreConnection& connection, ByteReader r
       return get(read_get(id, number, op, request));
     case StoreOp::kAdd:
       return add(connection, number, request);
+    case StoreOp::kAtEnd:
+      return at_end(connection, number, request);
     case StoreOp::kRefuse:
       return refuse(connection, number, request);
     case StoreOp::kCancel:
@@ -244,6 +230,14 @@ void Service::set(StoreConnection& connection, std::uint32_t request, ByteReader
   const ByteView value = fields.blob();
   fields.expect_end();
   put(key, Bytes(value.begin(), value.end()));
+  answer(connection, request, StoreStatus::kOk, {});
+}
+
+void Service::at_end(StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
+  const std::string key = fields.string();
+  const ByteView value = fields.blob();
+  fields.expect_end();
+  connection.at_end.emplace(key, Bytes(value.begin(), value.end()));
   answer(connection, request, StoreStatus::kOk, {});
 }
 
@@ -347,10 +341,14 @@ void Service::flush(std::uint64_t id, StoreConnection& connection) {
 
 void Service::drop(std::uint64_t id, const std::string& why) {
   if (!why.empty()) warn_of_stranger("store server: " + why);
-  connections_.erase(id);
+  auto dropped = connections_.extract(id);
   for (auto entry = waiting_.begin(); entry != waiting_.end();) {
     std::erase_if(entry->second, [&](const WaitingGet& get) { return get.connection == id; });
     entry = entry->second.empty() ? waiting_.erase(entry) : std::next(entry);
+  }
+  if (dropped && dropped.mapped().at_end) {
+    auto& [key, value] = *dropped.mapped().at_end;
+    put(key, std::move(value));
   }
 }
 

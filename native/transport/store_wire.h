@@ -31,6 +31,7 @@ enum class StoreOp : std::uint8_t {
   kGetAll =
       5,  // u32 count, string keys -> for each key {u8 there, blob value}; also when cancelled, with what is there
   kRefuse = 6,  // string reason, begins, ends -> the reason that counts, see store_waiting.h
+  kAtEnd = 7,   // string key, blob value -> empty blob; set when this connection ends, whatever ends it
 };
 
 enum class StoreStatus : std::uint8_t { kOk = 0, kMissing = 1, kRefused = 2 };  // refused: the blob says why

@@ -315,6 +315,9 @@ class FakeStore:
     def set(self, key: str, value: bytes) -> None:
         self.values[key] = value
 
+    def set_at_end(self, key: str, value: bytes) -> None:
+        """A fake never ends."""
+
     def get(self, key: str, timeout_ns: int) -> bytes:
         return self.values[key]
 

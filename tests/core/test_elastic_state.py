@@ -213,3 +213,30 @@ def test_the_same_failure_without_progress_ends() -> None:
         looped([HorovodInternalError("x")] * 3, plain(batch=0), commits=False)
     result, _ = looped([HorovodInternalError("x")] * 7, plain(batch=0))
     assert result == "result"
+
+
+@pytest.mark.parametrize(("failures", "syncs"), [(0, 1), (1, 2), (10, 1)])
+def test_ranks_that_lose_one_while_they_meet_meet_again(
+    failures: int, syncs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is taken over anew then, since the one that is missing was replaced."""
+    monkeypatch.setattr(type(notification_manager), "active", property(lambda _: True))
+    monkeypatch.setattr(notification_manager, "poll", lambda: None)
+    state, log = plain(batch=0), list[str]()
+    monkeypatch.setattr(state, "sync", lambda: log.append("sync"))
+    left, interrupts = [PeerLost("rank 1 on a ended")] * failures, [HostsUpdatedInterrupt(True)]
+
+    def train(state: ObjectState) -> None:
+        if interrupts:
+            raise interrupts.pop()
+
+    def reset() -> None:
+        if left:
+            raise left.pop()
+
+    if failures == 10:
+        with pytest.raises(PeerLost):
+            run_fn(train, reset)(state)
+    else:
+        run_fn(train, reset)(state)
+    assert log == ["sync"] * syncs

@@ -245,3 +245,27 @@ def test_environment_that_is_no_text(jobs: Jobs) -> None:
         env={**os.environb, b"ODD": b"\xff\n="}, cwd=jobs.folder, capture_output=True, timeout=HANG_S, check=True,
     )  # fmt: skip
     assert result.stdout == b"\xff\n=\n"
+
+
+def test_a_rank_that_ends_while_the_others_meet_is_told_at_once(jobs: Jobs) -> None:
+    """It has published its address before: nothing else would tell the others before their start timeout."""
+    script = """
+    import threading
+    import ringtune.numpy as hvd
+    if rank == 2:
+        while not os.path.exists("told"): time.sleep(0.05)
+        sys.exit(0)
+    if rank == 1:
+        def end():
+            time.sleep(2)
+            os._exit(0)
+        threading.Thread(target=end, daemon=True).start()
+    try:
+        hvd.init()
+    except hvd.HorovodInternalError as error:
+        open("told", "w").write(str(error))
+    """
+    process = jobs.start("-np", "3", "--no-run-dir", "--start-timeout", "140", sys.executable, jobs.script(script))
+    wait_for((jobs.folder / "told").exists, 60)
+    process.communicate(timeout=HANG_S)
+    assert "rank 1 on localhost ended while the ranks of the job met" in (jobs.folder / "told").read_text()

@@ -54,7 +54,9 @@ def test_a_job_that_has_trained_ends_well(jobs: Jobs) -> None:
     assert found.returncode == 0, found.stderr
     assert done.read_text(encoding="utf-8") == "xx" and "No space left on device" in found.stdout
     lines = found.stderr.splitlines()
-    assert all("No space left on device" in line for line in lines if "warning" in line)
+    crowded = "times will tell little about a real job"  # said where this machine has one core
+    of_the_disk = [line for line in lines if "warning" in line and crowded not in line]
+    assert not [line for line in of_the_disk if "No space left on device" not in line]
     assert "Traceback" not in found.stderr and "how the job ended is not noted" in found.stderr
     # Each file that cannot be written is said once while the job trains.
     kept = [line for line in lines if "is kept no further" in line]

@@ -176,9 +176,49 @@ def test_a_worker_that_does_not_come_is_ended() -> None:
     membership.ready(0, 5.0)
     membership.take_actions()
     membership.tick(65.0)
-    assert membership.take_actions() == [Kill(1)]
+    assert membership.take_actions() == [Kill(1, "does not come")]
     membership.ended(1, 137, 65.1)
     assert membership.take_actions() == [Start(2, "a")]
+
+
+def test_a_host_that_cannot_be_reached_is_not_waited_for() -> None:
+    membership = started(Limits(2, 1, cooldown_s=(10.0, 100.0)), [Host("a", 1), Host("b", 2)])
+    membership.ready(0, 40.0)
+    membership.lost(1, 41.0)
+    assert membership.take_actions() == [
+        Kill(1, "on b cannot be reached"),
+        Say("no new ranks on b: too many of them failed there"),
+    ]
+    assert membership.awaited() == {2}
+    membership.lost(2, 41.0)
+    assert membership.take_actions() == [Kill(2, "on b cannot be reached"), Publish(2, (0,))]
+    membership.lost(2, 42.0)
+    membership.ended(2, 137, 44.0)
+    membership.tick(50.9)
+    assert membership.take_actions() == []
+    membership.tick(51.0)  # the host counts as having failed once
+    assert membership.take_actions() == [Notify(HostUpdateResult.added)]
+    membership.ready(0, 52.0)
+    assert membership.take_actions() == [Start(3, "b")], "the other one's process has not ended yet"
+
+
+def test_who_should_leave_is_not_waited_for_long() -> None:
+    membership = started(Limits(2, 1), [Host("a", 2), Host("b", 1)])
+    membership.discovered([Host("a", 2)], 5.0)
+    membership.ready(0, 6.0)
+    membership.take_actions()
+    membership.tick(20.0)
+    assert membership.take_actions() == [], "worker 1 stays in the job and is waited for"
+    membership.ready(1, 20.0)
+    membership.tick(24.9)
+    assert membership.take_actions() == []
+    membership.tick(25.0)
+    assert membership.take_actions() == [
+        Kill(2, "does not leave b, which was taken from the job"),
+        Publish(2, (0, 1)),
+    ]
+    membership.ended(2, 137, 25.1)
+    assert membership.take_actions() == []
 
 
 def test_the_end() -> None:

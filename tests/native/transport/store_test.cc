@@ -53,6 +53,18 @@ TEST_F(StoreTest, ServesIpv6) {
   EXPECT_EQ(client.local_address(), "::1");
 }
 
+TEST_F(StoreTest, SetsWhatAClientLeavesForItsEnd) {
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  StoreClient other("127.0.0.1", server.port(), test_secret(), seconds(10));
+  {
+    StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(10));
+    client.set_at_end("gone", text("early"));
+    client.set_at_end("gone", text("late"));
+    EXPECT_THROW((void)other.get("gone", Deadline::after(0)), Timeout);
+  }
+  EXPECT_EQ(other.get("gone", seconds(20)), text("late"));
+}
+
 TEST_F(StoreTest, AGetBeforeTheSetWaits) {
   const StoreServer server("127.0.0.1", 0, test_secret());
   std::thread getter([&] {
