@@ -65,7 +65,8 @@ def run(
             return _run(client, dataclasses.replace(job, restart=restart), workers, packed)
         except _WorkerDied as error:
             if restart == restarts:
-                raise RankFailed(f"{error}" + (f" (start {restart + 1} of {restart + 1})" if restarts else "")) from None
+                starts = f" (start {restart + 1} of {restart + 1})" if restarts else ""
+                raise RankFailed(f"{error}{starts}") from None
             print(f"{error}; the job is started again", file=sys.stderr, flush=True)
     raise AssertionError("the last start has returned or raised")
 
@@ -102,9 +103,7 @@ def _answers(client: Any, asked: Sequence[Any], workers: Sequence[str]) -> list[
                 if not future.done() and worker not in _alive(client)]  # fmt: skip
         for worker in gone:
             dead.setdefault(worker, time.monotonic())
-        waits = len(done) + len(gone) < len(asked) and (
-            not dead or time.monotonic() < min(dead.values()) + _GRACE_S
-        )
+        waits = len(done) + len(gone) < len(asked) and (not dead or time.monotonic() < min(dead.values()) + _GRACE_S)
         if not waits:
             break
         time.sleep(_LOOK_EVERY_S)
@@ -112,6 +111,10 @@ def _answers(client: Any, asked: Sequence[Any], workers: Sequence[str]) -> list[
         client.cancel(list(asked), force=True)
         rank = workers.index(next(iter(dead)))
         raise _WorkerDied(str(calls.died(_WHAT, f"rank {rank}: Dask has lost its worker {workers[rank]}")))
+    lost = next((rank for rank, future in enumerate(asked) if future.status != "finished"), None)
+    if lost is not None:
+        how = " ".join(str(asked[lost].exception()).split())
+        raise _WorkerDied(str(calls.died(_WHAT, f"rank {lost}: {how}")))
     return [future.result() for future in asked]
 
 

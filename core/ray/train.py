@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import sys
@@ -34,7 +35,7 @@ class RingtuneConfig(BackendConfig):  # type: ignore[misc]
 
     Attributes:
         env: Further variables of the ranks.
-        timeline: Whether to record a timeline, which goes into the folder ``ringtune`` of the experiment's storage path.
+        timeline: Whether to record a timeline, which goes into the folder ``ringtune`` of the experiment's storage.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -61,8 +62,9 @@ class _RingtuneBackend(Backend):  # type: ignore[misc]
     def on_start(self, worker_group: Any, backend_config: RingtuneConfig) -> None:
         """Make the workers ranks; Ray Train calls this before each attempt."""
         job = ranks.new_job("ray-train", backend_config.env)
-        places = dict(worker_group.execute(_place))  # by rank
-        workers = {rank: number for number, rank in enumerate(dict(worker_group.execute(_place)))}
+        placed = worker_group.execute(_place)
+        places = dict(placed)  # by rank
+        workers = {rank: number for number, (rank, _) in enumerate(placed)}
         hosts = [places[rank][0] for rank in range(len(places))]
         addresses = [places[rank][1] for rank in range(len(places))]
         meeting = worker_group.execute_single(workers[0], ranks.serve, job, addresses)
@@ -107,9 +109,7 @@ def _training() -> Iterator[None]:
 
 
 def _store_run() -> None:
-    import os
-
-    from pyarrow import fs  # type: ignore[import-not-found]
+    from pyarrow import fs
 
     folder = Path(os.environ.get("RINGTUNE_RUN_DIR", ""))
     context = ray.train.get_context()

@@ -198,7 +198,7 @@ class _Stage:
 
     def run(self, job: EngineJob, size: int) -> list[Any]:
         """Run one stage of so many ranks; return the results by rank."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JJavaError
 
         if self.verbose > 1:
             print(f"{self.what}: {size} ranks as a barrier stage, job {job.name}", file=sys.stderr, flush=True)
@@ -221,7 +221,9 @@ class _Stage:
     def _show(self, answers: Sequence[calls.Answer]) -> None:
         for number, name in enumerate(("stdout", "stderr")):
             stream = self.streams[number]
-            for one in answers if stream is not None else ():
+            if stream is None:
+                continue
+            for one in answers:
                 stream.writelines(f"[{one.rank}]<{name}>:{line}\n" for line in one.output[number].splitlines())
 
 

@@ -39,15 +39,13 @@ def test_training_reaches_the_loss_of_one_process(client: Any, alone: float) -> 
 
 
 def test_the_rank_that_fails_is_named(client: Any) -> None:
-    with pytest.raises(RankFailed, match="rank 1 on .* raised KeyError: 'no such row on rank 1'") as caught:
+    with pytest.raises(RankFailed, match=r"rank 1 on .* raised KeyError: 'no such row on rank 1'") as caught:
         ringtune.dask.run(client, cases.fail_on, args=(1,))
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_killed_worker_is_named_and_comes_back(
-    client: Any, tmp_path: Path, text_of: Callable[[Path], str]
-) -> None:
-    with pytest.raises(RankFailed, match="ended without a result: rank 1: Dask has lost its worker tcp://127.0.0.1"):
+def test_a_killed_worker_is_named_and_comes_back(client: Any, tmp_path: Path, text_of: Callable[[Path], str]) -> None:
+    with pytest.raises(RankFailed, match=r"ended without a result: rank 1: Dask has lost its worker tcp://127.0.0.1"):
         ringtune.dask.run(client, cases.die_on, args=(1, str(tmp_path)))
     assert "PeerLost" in text_of(tmp_path / "error-0")
     assert len(ringtune.dask.run(client, cases.place, num_proc=2)) == 2
@@ -84,7 +82,7 @@ def test_workers_of_one_process_are_refused() -> None:
 
 
 def test_wrong_arguments(client: Any) -> None:
-    with pytest.raises(InvalidArgument, match="expected a distributed.Client, got str"):
+    with pytest.raises(InvalidArgument, match=r"expected a distributed.Client, got str"):
         ringtune.dask.run("tcp://127.0.0.1:8786", cases.place)
     with pytest.raises(InvalidArgument, match="num_proc=0"):
         ringtune.dask.run(client, cases.place, num_proc=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,15 @@ def cluster() -> Iterator[Any]:
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.cloudpickle.register_pickle_by_value(cases)
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    made.add_node(num_cpus=2)
-    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
-    yield made
-    ray.shutdown()
-    made.shutdown()
+    # Its sockets lie there, and their names may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        first = {"num_cpus": 2, "include_dashboard": False, "temp_dir": folder}
+        made = Cluster(initialize_head=True, head_node_args=first)
+        made.add_node(num_cpus=2)
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        yield made
+        ray.shutdown()
+        made.shutdown()
 
 
 @pytest.fixture
@@ -98,7 +102,7 @@ def test_a_settings_object_of_horovods(executor: Callable[..., RayExecutor]) -> 
 def test_the_rank_that_fails_is_named(executor: Callable[..., RayExecutor]) -> None:
     one = executor(num_workers=2)
     one.start()
-    with pytest.raises(RankFailed, match="rank 1 on .* raised KeyError: 'no such row on rank 1'") as caught:
+    with pytest.raises(RankFailed, match=r"rank 1 on .* raised KeyError: 'no such row on rank 1'") as caught:
         one.run(cases.fail_on, args=[1])
     assert caught.value.rank == 1 and isinstance(caught.value.__cause__, KeyError)
 
@@ -208,7 +212,9 @@ def test_ray_train_with_a_timeline(cluster: Any, tmp_path: Path, alone: float) -
                 json.dump(found, file)
         ray.train.report({"loss": found["loss"]})
 
-    result = trainer(tmp_path, loop, RingtuneConfig(timeline=True), train_loop_config={"file": str(tmp_path / "f")}).fit()
+    result = trainer(
+        tmp_path, loop, RingtuneConfig(timeline=True), train_loop_config={"file": str(tmp_path / "f")}
+    ).fit()
     assert result.error is None
     assert json.loads((tmp_path / "f").read_text())["loss"] == pytest.approx(alone, rel=1e-9)
     events = json.loads((tmp_path / "digits" / "ringtune" / "trace.json").read_text())

@@ -97,7 +97,7 @@ def test_output_of_ranks_reaches_the_driver(context: Any) -> None:
 
 
 def test_the_rank_that_fails_is_named(context: Any) -> None:
-    with pytest.raises(RankFailed, match="rank 1 on .* raised KeyError: 'no such row on rank 1'") as caught:
+    with pytest.raises(RankFailed, match=r"rank 1 on .* raised KeyError: 'no such row on rank 1'") as caught:
         spark.run(cases.fail_on, args=(1,), num_proc=2)
     assert caught.value.rank == 1 and isinstance(caught.value.__cause__, KeyError)
 
@@ -129,7 +129,7 @@ def test_too_many_deaths_end_an_elastic_job(context: Any, tmp_path: Path) -> Non
 
 def test_more_ranks_than_slots_is_an_error_at_once(context: Any) -> None:
     began = time.monotonic()
-    with pytest.raises(Timeout, match="3 ranks need 3 task slots at a time, and Spark .* has 2"):
+    with pytest.raises(Timeout, match=r"3 ranks need 3 task slots at a time, and Spark .* has 2"):
         spark.run(cases.place, num_proc=3, start_timeout=1)
     assert time.monotonic() - began < 20
 

@@ -45,7 +45,9 @@ def events_of(trace: Path) -> list[dict[str, Any]]:
     return document["traceEvents"] if isinstance(document, dict) else document
 
 
-@pytest.mark.parametrize(("library", "script"), [("accelerate", "train_accelerate.py"), ("transformers", "train_transformers.py")])
+@pytest.mark.parametrize(
+    ("library", "script"), [("accelerate", "train_accelerate.py"), ("transformers", "train_transformers.py")]
+)
 def test_on_the_cpu_with_the_group_made_before(library: str, script: str, tmp_path: Path, alone: float) -> None:
     needs(library)
     ended = start(script, tmp_path)
