@@ -72,7 +72,7 @@ def run(
         if value is not None:
             warnings.warn(f"ringtune.spark.run({name}=...) has no effect", stacklevel=2)
     what = "ringtune.spark.run"
-    context = _context()
+    context = active_context()
     packed = calls.pack(what, fn, args, kwargs)
     size = _whole(what, "num_proc", context.defaultParallelism if num_proc is None else num_proc)
     stage = _Stage(what, context, packed, (stdout, stderr), verbose)
@@ -133,7 +133,7 @@ def run_elastic(
     for old, value in (("min_np", min_np), ("max_np", max_np)):
         if value is not None:
             warnings.warn(f"{what}({old}=...) is deprecated, use {_RENAMED[old]}", DeprecationWarning, stacklevel=2)
-    context = _context()
+    context = active_context()
     packed = calls.pack(what, fn, args, kwargs)
     size = _whole(what, "num_proc", context.defaultParallelism if num_proc is None else num_proc)
     least = _whole(what, "min_num_proc", _first(min_num_proc, min_np, size))
@@ -227,7 +227,13 @@ class _Stage:
                 stream.writelines(f"[{one.rank}]<{name}>:{line}\n" for line in one.output[number].splitlines())
 
 
-def _context() -> Any:
+def active_context() -> Any:
+    """Return the active SparkContext.
+
+    Raises:
+        ConfigError: pyspark is missing.
+        InvalidArgument: There is none.
+    """
     try:
         from pyspark import SparkContext
     except ImportError as error:

@@ -81,7 +81,7 @@ def test_the_command_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    shell = InteractiveShell()
+    shell = InteractiveShell.instance()  # the one that ipyparallel's %%px looks for
 
     def cell(text: str) -> Any:
         capsys.readouterr()
@@ -104,3 +104,4 @@ def test_the_command_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     cell("%ringtune stop")
     assert "no ranks run" in cell("%ringtune stop")[1]
     cell("%unload_ext ringtune")
+    InteractiveShell.clear_instance()

@@ -35,6 +35,7 @@ def connect(master: str, folder: Path) -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.executor.memory": "600m",
         "spark.driver.memory": "600m",
     }.items():
