@@ -69,7 +69,9 @@ class RanksMagic:
         if len(words) != 1 or not words[0].isdigit() or int(words[0]) < 1:
             raise UsageError("%ringtune start N: how many ranks? For example %ringtune start 2")
         self.ranks = Ranks(int(words[0]))
-        self.ranks.client[:].activate()  # ipyparallel's %px and %%px mean these engines from now on
+        view = self.ranks.client[:]
+        view.block = True  # a cell's output is seen when the cell has run
+        view.activate()  # ipyparallel's %px and %%px mean these engines from now on
         print(f"{words[0]} ranks: %%px runs a cell on all of them")
 
     def _status(self, words: list[str]) -> None:

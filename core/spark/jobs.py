@@ -186,7 +186,7 @@ class _Stage:
         """
         deadline = time.monotonic() + timeout_s
         while (slots := self._slots()) < least:
-            fixed = self.context.master.startswith("local")
+            fixed = self.context.master.split("[")[0] == "local"  # and not local-cluster[...]
             if fixed or time.monotonic() >= deadline:
                 waited = "" if fixed else f" after {timeout_s:g} s"
                 raise Timeout(

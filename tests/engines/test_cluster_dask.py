@@ -16,6 +16,8 @@ distributed = pytest.importorskip(
     "distributed", reason="distributed is not installed; `make test-engines` makes an environment"
 )
 
+import dask  # noqa: E402
+
 import ringtune.dask  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -25,7 +27,12 @@ pytestmark = pytest.mark.slow
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = str(tmp_path_factory.mktemp("dask"))
     arguments = {"n_workers": 2, "threads_per_worker": 2, "dashboard_address": None, "local_directory": folder}
-    with distributed.LocalCluster(host="127.0.0.1", **arguments) as cluster, distributed.Client(cluster) as found:
+    # Dask gives a worker up that its nanny has not started again within 15 s, which a starved machine may need.
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "240s"}),
+        distributed.LocalCluster(host="127.0.0.1", **arguments) as cluster,
+        distributed.Client(cluster) as found,
+    ):
         yield found
 
 
@@ -48,11 +55,13 @@ def test_a_killed_worker_is_named_and_comes_back(client: Any, tmp_path: Path, te
     with pytest.raises(RankFailed, match=r"ended without a result: rank 1: Dask has lost its worker tcp://127.0.0.1"):
         ringtune.dask.run(client, cases.die_on, args=(1, str(tmp_path)))
     assert "PeerLost" in text_of(tmp_path / "error-0")
-    assert len(ringtune.dask.run(client, cases.place, num_proc=2)) == 2
+    assert len(ringtune.dask.run(client, cases.place, num_proc=2, start_timeout=240)) == 2
 
 
 def test_a_job_is_started_again_from_its_last_commit(client: Any, tmp_path: Path, alone: float) -> None:
-    found = ringtune.dask.run(client, cases.train_elastically, (str(tmp_path), 7), num_proc=2, restarts=1)
+    found = ringtune.dask.run(
+        client, cases.train_elastically, (str(tmp_path), 7), num_proc=2, restarts=1, start_timeout=240
+    )
     assert found[0]["loss"] == found[1]["loss"] == pytest.approx(alone, rel=1e-9)
     assert (tmp_path / "starts").read_text().splitlines() == ["0 2", "7 2"]
 

@@ -78,10 +78,13 @@ def test_wrong_arguments() -> None:
 
 def test_the_command_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    shell = InteractiveShell.instance()  # the one that ipyparallel's %%px looks for
+    settings = Config()
+    settings.HistoryManager.enabled = False
+    shell = InteractiveShell.instance(config=settings)  # the one that ipyparallel's %%px looks for
 
     def cell(text: str) -> Any:
         capsys.readouterr()
@@ -90,6 +93,14 @@ def test_the_command_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return done.result, capsys.readouterr().out
 
     cell("%load_ext ringtune")
+    try:
+        use(cell)
+    finally:
+        cell("%unload_ext ringtune")
+        InteractiveShell.clear_instance()
+
+
+def use(cell: Any) -> None:
     assert "no ranks run" in cell("%ringtune timeline")[1]
     assert "how many ranks?" in cell("%ringtune start")[1]
     assert "%ringtune start N" in cell("%ringtune")[1]
@@ -103,5 +114,3 @@ def test_the_command_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "recorded in" in cell("%ringtune status")[1]
     cell("%ringtune stop")
     assert "no ranks run" in cell("%ringtune stop")[1]
-    cell("%unload_ext ringtune")
-    InteractiveShell.clear_instance()

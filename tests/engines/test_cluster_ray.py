@@ -19,7 +19,8 @@ ray = pytest.importorskip("ray", reason="ray is not installed; `make test-engine
 
 from ringtune.ray import RayExecutor  # noqa: E402
 
-pytestmark = pytest.mark.slow
+# Each attempt of Ray Train starts a dozen processes.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

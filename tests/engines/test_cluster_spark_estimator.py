@@ -53,7 +53,7 @@ def accuracy(output: Any, label: Any) -> Any:
     return (output.argmax(1) == label).float().mean()
 
 
-def estimator(store: Store, **more: Any) -> TorchEstimator:
+def estimator(place: Any, **more: Any) -> TorchEstimator:
     model = cases.model().float()
     given = {
         "num_proc": 2,
@@ -63,7 +63,7 @@ def estimator(store: Store, **more: Any) -> TorchEstimator:
         "metrics": [[accuracy]],
         "feature_cols": ["image"],
         "label_cols": ["digit"],
-        "store": store,
+        "store": place,
         "batch_size": cases.ROWS // 2,
         "epochs": 3,
         "shuffle": False,

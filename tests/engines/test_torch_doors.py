@@ -24,13 +24,17 @@ def needs(module: str) -> None:
         pytest.skip(f"{module} is not installed; `make test-engines` makes an environment")
 
 
-def start(script: str, *arguments: object, flags: Sequence[object] = ()) -> subprocess.CompletedProcess[str]:
-    """Run a script of `scripts/` on two ranks."""
+def start(
+    script: str, folder: Path, *arguments: object, flags: Sequence[object] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a script of `scripts/` on two ranks in a folder."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
                "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}  # fmt: skip
-    command = [sys.executable, "-m", "ringtune.cli", "run", "-np", "2", *map(str, flags),
-               sys.executable, str(ROOT / "tests/engines/scripts" / script), *map(str, arguments)]  # fmt: skip
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    job = [sys.executable, "-m", "ringtune.cli", "run", "-np", "2", *map(str, flags), sys.executable]
+    words = [str(ROOT / "tests/engines/scripts" / script), *map(str, (folder, *arguments))]
+    return subprocess.run(
+        [*job, *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
 
 
 def losses(folder: Path) -> list[float]:

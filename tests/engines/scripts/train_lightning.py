@@ -1,4 +1,4 @@
-"""Digits by Lightning: STRATEGY FOLDER, and with DIES a step at which rank 1 kills itself. No line names ringtune."""
+"""Digits by Lightning: FOLDER STRATEGY, and with DIES a step at which rank 1 kills itself. No line names ringtune."""
 
 import argparse
 import os
@@ -28,8 +28,8 @@ class Digits(pl.LightningModule):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("strategy")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("strategy")
     parser.add_argument("--dies", type=int)
     parser.add_argument("--devices", type=int, default=2)
     given = parser.parse_args()
