@@ -73,7 +73,7 @@ def _getter(name: str) -> Any:
     return get
 
 
-class EstimatorParams(Params):
+class EstimatorParams(Params):  # type: ignore[misc]
     """The parameters of an estimator, and what follows from them."""
 
     def take(self, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:

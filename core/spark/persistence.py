@@ -14,7 +14,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 _KEY = "ringtune"
 
 
-class Persistent(MLReadable, MLWritable):  # type: ignore[type-arg]
+class Persistent(MLReadable, MLWritable):  # type: ignore[misc]
     """Gives a class with parameters ``write()``, ``save(path)``, ``read()`` and ``load(path)``."""
 
     def write(self) -> MLWriter:
@@ -27,7 +27,7 @@ class Persistent(MLReadable, MLWritable):  # type: ignore[type-arg]
         return _Reader()
 
 
-class _Writer(MLWriter):
+class _Writer(MLWriter):  # type: ignore[misc]
     def __init__(self, instance: Any) -> None:
         super().__init__()
         self._instance = instance
@@ -43,7 +43,7 @@ class _Writer(MLWriter):
         DefaultParamsWriter.saveMetadata(bare, path, self.sc, extraMetadata={_KEY: text})
 
 
-class _Reader(MLReader):  # type: ignore[type-arg]
+class _Reader(MLReader):  # type: ignore[misc]
     def load(self, path: str) -> Any:
         """Return the object that was saved at a path."""
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)

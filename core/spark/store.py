@@ -68,10 +68,10 @@ class Store:
     def get_full_path(self, path: str) -> str:
         """Return a path with its protocol, as Spark and fsspec both take it."""
         if path.startswith("dbfs:/"):
-            return "file:///dbfs/" + path.removeprefix("dbfs:/").lstrip("/")
+            return "file:/dbfs/" + path.removeprefix("dbfs:/").lstrip("/")
         if "://" in path:
             return path.rstrip("/")
-        return "file://" + posixpath.abspath(path)
+        return "file:" + posixpath.abspath(path)
 
     def get_localized_path(self, path: str) -> str:
         """Return a path without its protocol."""

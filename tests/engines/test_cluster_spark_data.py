@@ -71,11 +71,11 @@ def test_rows_that_make_no_array(values: list[Any], said: str) -> None:
 
 def test_paths_of_a_store(tmp_path: Path) -> None:
     store = Store.create(str(tmp_path))
-    assert store.get_train_data_path() == f"file://{tmp_path}/intermediate_train_data"
-    assert store.get_val_data_path(3) == f"file://{tmp_path}/intermediate_val_data.3"
-    assert store.get_checkpoint_path("one") == f"file://{tmp_path}/runs/one/checkpoint"
-    assert store.get_logs_path("one") == f"file://{tmp_path}/runs/one/logs"
-    assert Store("dbfs:/team").get_runs_path() == "file:///dbfs/team/runs"
+    assert store.get_train_data_path() == f"file:{tmp_path}/intermediate_train_data"
+    assert store.get_val_data_path(3) == f"file:{tmp_path}/intermediate_val_data.3"
+    assert store.get_checkpoint_path("one") == f"file:{tmp_path}/runs/one/checkpoint"
+    assert store.get_logs_path("one") == f"file:{tmp_path}/runs/one/logs"
+    assert Store("dbfs:/team").get_runs_path() == "file:/dbfs/team/runs"
     assert LocalStore is HDFSStore is Store
     assert not store.exists(store.get_run_path("one"))
     store.write_text(f"{store.get_run_path('one')}/a.ckpt", "word")

@@ -22,7 +22,7 @@ _OWN: dict[str, Any] = {"input_shapes": None, "loss_constructors": None}
 _SEED = 1
 
 
-class TorchEstimator(EstimatorParams, Estimator, Persistent):  # type: ignore[type-arg,misc]
+class TorchEstimator(EstimatorParams, Estimator, Persistent):  # type: ignore[misc]
     """Trains a model on the rows of a DataFrame; arguments are Horovod's, all by keyword.
 
     The learning rate is multiplied by the number of ranks. `transformation_fn` gets the columns of a batch, arrays

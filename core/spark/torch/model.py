@@ -7,10 +7,11 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 from pyspark.ml import Model
+from pyspark.ml.param import Params
 
 from ringtune.errors import InvalidArgument
 from ringtune.spark import data
-from ringtune.spark.params import Params, define
+from ringtune.spark.params import define
 from ringtune.spark.persistence import Persistent
 
 _PARAMS: dict[str, Any] = {
@@ -19,7 +20,7 @@ _PARAMS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class TorchModel(Model, Params, Persistent):  # type: ignore[type-arg,misc]
+class TorchModel(Model, Params, Persistent):  # type: ignore[misc]
     """A PyTorch model that a `TorchEstimator` has trained.
 
     Args:
@@ -52,7 +53,7 @@ class TorchModel(Model, Params, Persistent):  # type: ignore[type-arg,misc]
         given = struct(*(vector_to_array(col(name)).alias(name) if name in vectors else col(name) for name in features))
         packed = cloudpickle.dumps(self.getOrDefault("model"))
         kind = ", ".join(f"`{name}` array<double>" for name in names)
-        predict = pandas_udf(_predictor(packed, features, self.getOrDefault("input_shapes"), names), kind)  # type: ignore[call-overload]
+        predict = pandas_udf(_predictor(packed, features, self.getOrDefault("input_shapes"), names), kind)
         found = dataset.withColumn("_ringtune_outputs", predict(given))
         types = {one.name: one.dataType for one in dataset.schema.fields}
         for label, name in zip(labels, names, strict=True):
