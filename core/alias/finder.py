@@ -22,7 +22,15 @@ _MODULES = {
     "horovod.common": "ringtune.common",
     "horovod.runner": "ringtune.alias.runner",
 }
-_UNAVAILABLE = ("mxnet", "spark", "ray", "data", "metrics")
+_UNAVAILABLE = ("mxnet", "data", "metrics")
+
+_ENGINES = {
+    "horovod.spark.common": "ringtune.spark",
+    "horovod.spark": "ringtune.spark",
+    "horovod.ray.runner": "ringtune.ray.executor",
+    "horovod.ray": "ringtune.ray",
+}
+"""Horovod's modules for Spark and Ray, whose modules lie elsewhere here; longer names first."""
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -56,6 +64,9 @@ def _real_name(name: str) -> str | None:
     parts = name.split(".")
     if parts[0] != "horovod":
         return None
+    for known, real in _ENGINES.items():
+        if f"{name}.".startswith(f"{known}."):
+            return real + name.removeprefix(known)
     if parts[1] in _UNAVAILABLE:
         raise ModuleNotFoundError(
             f"No module named {name!r}: ringtune stands in for Horovod and serves PyTorch, TensorFlow and Keras "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -181,6 +183,17 @@ def test_inside_a_placement_group(executor: Callable[..., RayExecutor]) -> None:
 def test_arguments_that_exclude_each_other(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="RayExecutor"):
         RayExecutor(**arguments)
+
+
+def test_under_horovods_names() -> None:
+    program = (
+        "import ringtune.as_horovod, ringtune.ray\n"
+        "from horovod.ray import RayExecutor\n"
+        "from horovod.ray.runner import MiniSettings\n"
+        "print(RayExecutor is ringtune.ray.RayExecutor, MiniSettings is ringtune.ray.MiniSettings)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "True True\n", done.stderr
 
 
 def test_before_start(executor: Callable[..., RayExecutor]) -> None:

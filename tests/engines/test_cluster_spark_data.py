@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,17 @@ def test_a_folder_without_data(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     with pytest.raises(InvalidArgument, match="there are no Parquet files"):
         data.open_folder(store, store.get_train_data_path())
+
+
+def test_under_horovods_names() -> None:
+    program = (
+        "import ringtune.as_horovod, horovod.spark, ringtune.spark\n"
+        "from horovod.spark.common.backend import SparkBackend\n"
+        "from horovod.spark.common.store import HDFSStore, LocalStore, Store\n"
+        "from horovod.spark.task import get_available_devices\n"
+        "from horovod.spark.torch import TorchEstimator, TorchModel\n"
+        "import ringtune.spark.store\n"
+        "print(horovod.spark.run is ringtune.spark.run, Store is ringtune.spark.store.Store)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "True True\n", done.stderr
