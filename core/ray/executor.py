@@ -151,17 +151,17 @@ class RayExecutor:
             fn: The function.
             args: Positional arguments.
             kwargs: Keyword arguments.
-            callbacks: Without effect.
+            callbacks: Called with each dictionary that rank 0 gives to ``ringtune.ray.ray_logger.log``.
 
         Raises:
             RankFailed: A rank raised an exception, which is the cause of this one, or its actor died; of an elastic
                 job, more often than `reset_limit`.
         """
-        return self._call("run", fn, args or (), kwargs or {}, on_executable=False)
+        return self._call("run", (fn, args or (), kwargs or {}), callbacks or (), on_executable=False)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
         """Call ``fn(executable)`` on every rank, with the object made by `start`; see `run`."""
-        return self._call("execute", fn, (), {}, on_executable=True)
+        return self._call("execute", (fn, (), {}), callbacks or (), on_executable=True)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
@@ -189,12 +189,17 @@ class RayExecutor:
         self._group = self._job = None
 
     def _call(
-        self, name: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, on_executable: bool
+        self,
+        name: str,
+        call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]],
+        callbacks: Sequence[Callable[..., Any]],
+        *,
+        on_executable: bool,
     ) -> list[Any]:
         if self._job is None:
             raise InvalidArgument(f"RayExecutor.{name}: call start() first")
         if self._group is not None:
-            return self._group.call(fn, args, kwargs, on_executable=on_executable)
+            return self._group.call(*call, on_executable=on_executable, callbacks=callbacks)
         size = self._shape.size
         for restart in range(self._resets + 1):
             job = dataclasses.replace(self._job, restart=restart)
@@ -203,7 +208,7 @@ class RayExecutor:
                 shape = dataclasses.replace(self._shape, workers=self._find_room(size))
                 group = self._open(job, shape, self._elastic_timeout_s)
                 size = group.size
-                found = group.call(fn, args, kwargs, on_executable=on_executable)
+                found = group.call(*call, on_executable=on_executable, callbacks=callbacks)
                 group.end(job)
                 return found
             except ProcessDied as error:

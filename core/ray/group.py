@@ -14,6 +14,7 @@ from ringtune.engines.ranks import EngineJob
 from ringtune.errors import InvalidArgument, RankFailed, Timeout
 from ringtune.ray.worker import Place, Worker
 
+_LOOK_EVERY_S = 0.2
 _GRACE_S = 30.0
 """How long the ranks beside one that failed have for their own end: those that communicate notice at once."""
 
@@ -133,6 +134,7 @@ class Group:
         *,
         on_executable: bool = False,
         only_first: bool = False,
+        callbacks: Sequence[Callable[[Any], object]] = (),
     ) -> list[Any]:
         """Make a call on the ranks and return the results by rank.
 
@@ -142,19 +144,26 @@ class Group:
             kwargs: Keyword arguments.
             on_executable: Whether it gets the object made in `begin` first.
             only_first: Whether rank 0 alone makes it.
+            callbacks: Get what rank 0 logs (`ray_logger`).
 
         Raises:
             RankFailed: A rank raised an exception, which is the cause of this one, or its process died.
         """
         actors = self._actors[:1] if only_first else self._actors
-        asked = [actor.answer.remote(function, tuple(args), dict(kwargs), on_executable) for actor in actors]
+        log = _Log(callbacks)
+        given = (function, tuple(args), dict(kwargs), on_executable, log.queue)
+        asked = [actor.answer.remote(*given) for actor in actors]
         answers: dict[int, tuple[calls.Answer, Any]] = {}
-        death, waiting, deadline = "", list(asked), None
+        death, waiting = "", list(asked)
+        deadline: float | None = None
         while waiting:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=left)
+            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=log.look_after(left))
+            log.pass_on()
             if not done:
-                break
+                if left == 0.0:
+                    break
+                continue
             rank = asked.index(done[0])
             try:
                 answers[rank] = self._ray.get(done[0])
@@ -162,6 +171,7 @@ class Group:
                 death = death or f"rank {rank} on {self.places[rank].host}: {_one_line(error)}"
             if death or answers[rank][0].failure is not None:
                 deadline = deadline or time.monotonic() + _GRACE_S
+        log.close()
         if death:
             raise ProcessDied(str(calls.died(self._what, death)))
         calls.refuse_failures(self._what, [one for one, _ in answers.values()])
@@ -202,6 +212,42 @@ class Group:
         node = self.places[rank].node
         gpus = dict.fromkeys(gpu for place in self.places if place.node == node for gpu in place.gpus)
         return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+
+
+class _Log:
+    """What rank 0 logs, on its way to callbacks.
+
+    Args:
+        callbacks: Who gets it; without any there is no queue.
+
+    Attributes:
+        queue: Between the actors and this process.
+    """
+
+    def __init__(self, callbacks: Sequence[Callable[[Any], object]]) -> None:
+        self._callbacks = callbacks
+        self.queue: Any = None
+        if callbacks:
+            from ray.util.queue import Queue
+
+            self.queue = Queue(actor_options={"num_cpus": 0})
+
+    def look_after(self, left: float | None) -> float | None:
+        """Return after how many seconds to look, of those that are left."""
+        return left if self.queue is None else min(_LOOK_EVERY_S, _LOOK_EVERY_S if left is None else left)
+
+    def pass_on(self) -> None:
+        """Give what has come to the callbacks."""
+        while self.queue is not None and not self.queue.empty():
+            info = self.queue.get()
+            for callback in self._callbacks:
+                callback(info)
+
+    def close(self) -> None:
+        """Give what is left to the callbacks, and end the queue."""
+        self.pass_on()
+        if self.queue is not None:
+            self.queue.shutdown()
 
 
 class PlacementTimeout(Timeout, TimeoutError):

@@ -13,6 +13,7 @@ from ringtune.engines import ranks
 from ringtune.engines.calls import Answer
 from ringtune.engines.ranks import EngineJob, Meeting
 from ringtune.launch.call import failure_of
+from ringtune.ray import ray_logger
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Worker:
             raise
 
     def answer(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], on_executable: bool
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], on_executable: bool, log: Any
     ) -> tuple[Answer, Any]:
         """Make a call; return an answer that holds a failure, and the result.
 
@@ -87,7 +88,9 @@ class Worker:
             args: Its positional arguments.
             kwargs: Its keyword arguments.
             on_executable: Whether the object made in `begin` comes before them.
+            log: Queue for what rank 0 logs; None without callbacks.
         """
+        ray_logger.configure(log if self._rank == 0 else None)
         given = (self._executable, *args) if on_executable else args
         try:
             return Answer(self._rank), self.call(function, given, kwargs)

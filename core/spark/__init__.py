@@ -5,6 +5,7 @@ and lets the function go on from its last commit. pyspark is imported when one o
 """
 
 from ringtune.spark.jobs import run, run_elastic
+from ringtune.spark.runner import HorovodRunner
 from ringtune.spark.task import get_available_devices
 
-__all__ = ["get_available_devices", "run", "run_elastic"]
+__all__ = ["HorovodRunner", "get_available_devices", "run", "run_elastic"]

@@ -135,6 +135,22 @@ def test_an_elastic_job_goes_on_from_its_last_commit(
         one.run_remote(cases.place)
 
 
+@pytest.mark.parametrize("sizes", [{"num_workers": 2}, {"min_workers": 2}])
+def test_callbacks_get_what_rank_0_logs(executor: Callable[..., RayExecutor], sizes: dict[str, int]) -> None:
+    def loop() -> None:
+        import ringtune.torch as hvd
+        from ringtune.ray import ray_logger
+
+        hvd.init()
+        for step in range(3):
+            ray_logger.log({"step": step, "rank": hvd.rank()})
+
+    one, got = executor(**sizes), []
+    one.start()
+    one.run(loop, callbacks=[got.append])
+    assert got == [{"step": step, "rank": 0} for step in range(3)]
+
+
 def test_too_many_deaths_end_an_elastic_job(executor: Callable[..., RayExecutor]) -> None:
     one = executor(min_workers=2, reset_limit=1)
     one.start()

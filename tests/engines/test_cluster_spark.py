@@ -128,6 +128,18 @@ def test_too_many_deaths_end_an_elastic_job(context: Any, tmp_path: Path) -> Non
         spark.run_elastic(die, num_proc=2, reset_limit=1)
 
 
+def test_the_call_of_databricks_scripts(context: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def main(first: int) -> tuple[int, str]:
+        print("hello")
+        return first, os.environ["RINGTUNE_SIZE"]
+
+    assert spark.HorovodRunner(np=2, driver_log_verbosity="all").run(main, first=4) == (4, "2")
+    assert "[1]<stdout>:hello" in capsys.readouterr().out
+    assert spark.HorovodRunner(np=-2).run(main, first=5) == (5, "2")
+    with pytest.raises(InvalidArgument, match="np=0: expected"):
+        spark.HorovodRunner(np=0)
+
+
 def test_more_ranks_than_slots_is_an_error_at_once(context: Any) -> None:
     began = time.monotonic()
     with pytest.raises(Timeout, match=r"3 ranks need 3 task slots at a time, and Spark .* has 2"):

@@ -133,6 +133,17 @@ def test_vectors_weights_and_several_labels(spark: Any, digits: str, tmp_path: P
             flat = images.flatten(1)
             return self.one(flat), self.two(flat)
 
+    class Plain(torch.optim.Optimizer):
+        """An optimizer without a learning rate, and with an argument that it needs."""
+
+        def __init__(self, params: Any, size: float) -> None:
+            super().__init__(params, {"size": size})
+
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for one in group["params"]:
+                    one.data -= group["size"] * one.grad
+
     model = Two()
     frame = spark.read.parquet(digits).select(
         array_to_vector("image").alias("image"), "digit", (col("digit") / 10.0).alias("part"), lit(1.0).alias("weight")
@@ -140,7 +151,7 @@ def test_vectors_weights_and_several_labels(spark: Any, digits: str, tmp_path: P
     fitted = estimator(
         Store.create(str(tmp_path)),
         model=model,
-        optimizer=torch.optim.Rprop(model.parameters()),
+        optimizer=Plain(model.parameters(), size=0.05),
         loss=[torch.nn.functional.cross_entropy, torch.nn.functional.mse_loss],
         label_cols=["digit", "part"],
         input_shapes=[[-1, 1, 8, 8]],
@@ -155,6 +166,16 @@ def test_vectors_weights_and_several_labels(spark: Any, digits: str, tmp_path: P
     assert history[-1]["train"]["loss"] < history[0]["train"]["loss"] and "validation" in history[0]
     row = fitted.transform(frame).first()
     assert isinstance(row["digit__output"], int) and isinstance(row["part__output"], float)
+
+
+def test_rows_are_predicted_in_batches(spark: Any) -> None:
+    class Rows(torch.nn.Module):
+        def forward(self, column: Any) -> Any:
+            return torch.full((len(column), 1), float(len(column)))
+
+    frame = spark.createDataFrame([(float(row), 0.0) for row in range(200)], "x double, y double").coalesce(1)
+    model = TorchModel(model=Rows(), feature_cols=["x"], label_cols=["y"]).setOutputCols(["rows"])
+    assert {row.rows for row in model.transform(frame).collect()} == {200.0}
 
 
 def test_on_what_lies_in_the_store_by_another_backend(spark: Any, digits: str, tmp_path: Path) -> None:
