@@ -21,7 +21,7 @@ TIMEOUT_S = 240
 
 def needs(module: str) -> None:
     if find_spec(module) is None:
-        pytest.skip(f"{module} is not installed; `make test-engines` makes an environment")
+        pytest.skip(f"{module} is not installed; `make test-engines` makes an environment", allow_module_level=True)
 
 
 def start(
