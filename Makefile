@@ -189,6 +189,12 @@ FRAMEWORKS ?=
 test-frameworks: $(STAMPS)/install ## Tests of JAX and other frameworks, each in an environment of its own (FRAMEWORKS="jax")
 	@PYTEST_ARGS="$(PYTEST_ARGS)" .ci/test-frameworks "$(BIN)/python" $(FRAMEWORKS)
 
+# ENGINES="cluster ..." runs only those; 2.5 GB each.
+ENGINES ?=
+.PHONY: test-engines
+test-engines: $(STAMPS)/install ## Tests with Spark, Ray, Dask, Lightning and others, in environments of their own (ENGINES="cluster")
+	@SUITE=engines PYTEST_ARGS="$(PYTEST_ARGS)" .ci/test-frameworks "$(BIN)/python" $(ENGINES)
+
 # Without .venv: with what PYTHON has, so that a machine needs torch with CUDA and no package index.
 .PHONY: test-gpu bench-gpu
 test-gpu: ## Tests on this machine's GPU with the packages of PYTHON; leaves runs/gpu/tests.txt

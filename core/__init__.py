@@ -40,6 +40,8 @@ _HOMES = {
     "Session": "ringtune.session",
     "StepStats": "ringtune.stats",
     "init": "ringtune.session",
+    "load_ipython_extension": "ringtune.interactive.magics",
+    "unload_ipython_extension": "ringtune.interactive.magics",
     "is_initialized": "ringtune.session",
     "range": "ringtune.session",
     "run": "ringtune.launch.run_function",

@@ -20,8 +20,8 @@ GUIDES = (
     "quickstart", "horovod", "ddp", "ddp-walk", "walk", "tuning", "elastic", "hosts", "dashboard", "troubleshooting",
     "faq",
 )  # fmt: skip
-# Those of frameworks, which run in tests/frameworks, in an environment of the framework.
-FRAMEWORK_GUIDES = ("jax", "tensorflow")
+# Those of frameworks and engines, which run in tests/frameworks and tests/engines, in environments of their own.
+FRAMEWORK_GUIDES = ("jax", "tensorflow", "torch-libraries", "spark", "ray", "dask")
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

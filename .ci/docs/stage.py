@@ -15,7 +15,7 @@ STAGE = ROOT / "build" / "docs-source"
 GUIDE = "core/guide"
 GUIDES = (
     "quickstart", "horovod", "ddp", "ddp-walk", "walk", "tuning", "elastic", "hosts", "dashboard", "troubleshooting",
-    "faq", "jax", "mxnet", "tensorflow",
+    "faq", "jax", "mxnet", "tensorflow", "torch-libraries", "spark", "ray", "dask",
 )  # fmt: skip
 LAYERS = ("core", "timeline", "tuner", "dashboard", "native", "benchmarks", "tests")
 MORE = ("core/launch/README", "core/launch/SECURITY", "native/DESIGN", "benchmarks/examples/README")

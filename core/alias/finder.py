@@ -23,7 +23,15 @@ _MODULES = {
     "horovod.common": "ringtune.common",
     "horovod.runner": "ringtune.alias.runner",
 }
-_UNAVAILABLE = ("spark", "ray", "data", "metrics")
+_UNAVAILABLE = ("data", "metrics")
+
+_ENGINES = {
+    "horovod.spark.common": "ringtune.spark",
+    "horovod.spark": "ringtune.spark",
+    "horovod.ray.runner": "ringtune.ray.executor",
+    "horovod.ray": "ringtune.ray",
+}
+"""Horovod's modules for Spark and Ray, whose modules lie elsewhere here; longer names first."""
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -57,10 +65,13 @@ def _real_name(name: str) -> str | None:
     parts = name.split(".")
     if parts[0] != "horovod":
         return None
+    for known, real in _ENGINES.items():
+        if f"{name}.".startswith(f"{known}."):
+            return real + name.removeprefix(known)
     if parts[1] in _UNAVAILABLE:
         raise ModuleNotFoundError(
-            f"No module named {name!r}: ringtune stands in for Horovod and serves PyTorch, TensorFlow, Keras "
-            "and MXNet (horovod.torch, horovod.tensorflow, horovod.keras, horovod.mxnet)",
+            f"No module named {name!r}: ringtune stands in for Horovod and serves PyTorch, TensorFlow, Keras, "
+            "MXNet, Spark and Ray (horovod.torch, .tensorflow, .keras, .mxnet, .spark, .ray)",
             name=name,
         )
     parent = _MODULES.get(".".join(parts[:2]))

@@ -129,10 +129,22 @@ class Rendezvous:
             several_hosts: Whether any are on other hosts.
         """
         here = loopback() if not several_hosts else config.own_address or _own_address(reach)
+        return self.serve_on(here if not several_hosts else bind_host(here), here)
+
+    def serve_on(self, listens: str, host: str) -> Address:
+        """Serve the store on a free port.
+
+        Args:
+            listens: Address to listen on.
+            host: Address by which the other ranks reach it.
+
+        Returns:
+            That address and the port.
+        """
         with native.translated():
-            server = native.load().StoreServer(here if not several_hosts else bind_host(here), 0, self.secret)
+            server = native.load().StoreServer(listens, 0, self.secret)
         self._keep(server)
-        return here, server.port
+        return host, server.port
 
     def _keep(self, thing: Any) -> None:
         self._kept.append(thing)

@@ -43,6 +43,16 @@ class CallFailure:
     error: bytes | None = None
     follows: bool = False
 
+    def cause(self) -> BaseException | None:
+        """Return the exception; None where there is none, or where its class cannot be rebuilt from its pickle."""
+        if self.error is None:
+            return None
+        try:
+            error = cloudpickle.loads(self.error)
+        except Exception:  # the object's own methods may raise anything; its text is in the message
+            return None
+        return error if isinstance(error, BaseException) else None
+
 
 @dataclass
 class Call:
@@ -97,7 +107,7 @@ def main() -> int:
             _leave(store, config, "failure", _failure(config, f"called sys.exit({error.code!r})"))
         raise
     except BaseException as error:
-        _leave(store, config, "failure", _raised(config, error))
+        _leave(store, config, "failure", failure_of(_rank(config), _host(config), error))
         raise
     try:
         result = cloudpickle.dumps(value)
@@ -118,11 +128,22 @@ def _leave(store: Any, config: Config, what: str, value: object) -> None:
 
 
 def _failure(config: Config, what: str) -> CallFailure:
-    return CallFailure(_rank(config), config.hostname or socket.gethostname(), what)
+    return CallFailure(_rank(config), _host(config), what)
 
 
-def _raised(config: Config, error: BaseException) -> CallFailure:
-    failure = _failure(config, "raised " + "".join(traceback.format_exception_only(error)).strip())
+def _host(config: Config) -> str:
+    return config.hostname or socket.gethostname()
+
+
+def failure_of(rank: int, host: str, error: BaseException) -> CallFailure:
+    """Return why a rank has no result whose function raised an exception; call it where that was caught.
+
+    Args:
+        rank: The rank.
+        host: Its host.
+        error: The exception.
+    """
+    what = "raised " + "".join(traceback.format_exception_only(error)).strip()
     # The first frame is this module's.
     frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
     trace = "".join(traceback.format_exception(type(error), error, frames))
@@ -130,7 +151,7 @@ def _raised(config: Config, error: BaseException) -> CallFailure:
         pickled = cloudpickle.dumps(error)
     except Exception:  # the object's own methods may raise anything
         pickled = None
-    return CallFailure(failure.rank, failure.host, failure.what, trace, pickled, _follows(error))
+    return CallFailure(rank, host, what, trace, pickled, _follows(error))
 
 
 def _follows(error: BaseException) -> bool:

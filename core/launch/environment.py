@@ -131,7 +131,7 @@ def worker_environment(
 def _environment(
     job: Job, slot: Slot, store_host: str, base: Mapping[str, str], more: Mapping[str, str]
 ) -> dict[str, str]:
-    environ = {name: value for name, value in base.items() if not _FOREIGN_RENDEZVOUS.match(name)}
+    environ = without_rank(base)
     environ.update(more)
     environ.update(
         {
@@ -149,6 +149,11 @@ def _environment(
     if job.run_dir is not None:
         environ["RINGTUNE_RUN_DIR"] = str(job.run_dir)
     return environ
+
+
+def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what a launcher has told this process, or a rank that is its parent."""
+    return {name: value for name, value in environ.items() if not _FOREIGN_RENDEZVOUS.match(name)}
 
 
 def _address(host: str, port: int) -> str:

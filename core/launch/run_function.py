@@ -151,13 +151,7 @@ def _first_failure(call: Call) -> CallFailure | None:
 
 def _cause(call: Call) -> BaseException | None:
     failure = _first_failure(call)
-    if failure is None or failure.error is None:
-        return None
-    try:
-        error = cloudpickle.loads(failure.error)
-    except Exception:  # the exception's class cannot be rebuilt from its pickle; its text is in the message
-        return None
-    return error if isinstance(error, BaseException) else None
+    return failure.cause() if failure is not None else None
 
 
 def _failed(call: Call, outcome: Outcome) -> RankFailed:

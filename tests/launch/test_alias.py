@@ -41,7 +41,7 @@ def test_one_import_instead_of_the_flag() -> None:
     assert done.stdout == "0.28.1 True 1 1.0\n", done.stderr
 
 
-@pytest.mark.parametrize("name", ["ray", "spark"])
+@pytest.mark.parametrize("name", ["data", "metrics"])
 def test_other_frameworks_are_refused_in_words(name: str) -> None:
     program = f"import ringtune.as_horovod\nimport horovod.{name}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

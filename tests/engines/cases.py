@@ -1,0 +1,157 @@
+"""What ranks of an engine's job do in tests. The functions travel by value: workers need not find this file."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+STEPS = 20
+ROWS = 1792
+"""Of scikit-learn's digits: a multiple of the numbers of ranks here."""
+
+
+def digits() -> tuple[Any, Any]:
+    """Return images (rows, 64) between 0 and 1, and digits (rows,)."""
+    import gzip
+    from importlib.util import find_spec
+
+    import numpy as np
+    import torch
+
+    # Read as it lies: scikit-learn itself takes seconds to import in every process.
+    found = find_spec("sklearn")
+    assert found is not None and found.submodule_search_locations
+    with gzip.open(f"{found.submodule_search_locations[0]}/datasets/data/digits.csv.gz", "rt") as file:
+        rows = np.loadtxt(file, delimiter=",")[:ROWS]
+    return torch.tensor(rows[:, :-1] / 16.0), torch.tensor(rows[:, -1].astype(np.int64))
+
+
+def model() -> Any:
+    import torch
+
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Tanh(), torch.nn.Linear(32, 10)).double()
+
+
+def train_alone() -> float:
+    """Return the loss after some steps of one process on all rows."""
+    import torch
+
+    images, targets = digits()
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(images), targets).backward()
+        optimizer.step()
+    return float(torch.nn.functional.cross_entropy(net(images), targets).detach())
+
+
+def train(name: str = "") -> dict[str, Any]:
+    """Train on this rank's rows; return the loss on all of them, and where this rank was."""
+    import torch
+
+    import ringtune.torch as hvd
+
+    hvd.init()
+    images, targets = digits()
+    own = slice(hvd.rank(), None, hvd.size())
+    net = model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9))
+    hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(images[own]), targets[own]).backward()
+        optimizer.step()
+    loss = float(torch.nn.functional.cross_entropy(net(images), targets).detach())
+    found = {"rank": hvd.rank(), "size": hvd.size(), "local_size": hvd.local_size(), "loss": loss, "name": name,
+             "pid": os.getpid()}  # fmt: skip
+    hvd.shutdown()
+    return found
+
+
+def train_elastically(folder: str, dies_at: int, total: int = STEPS) -> dict[str, Any]:
+    """Train with commits; rank 1 of the first start dies at a step. Return where each start began, and the loss."""
+    import torch
+
+    import ringtune.torch as hvd
+
+    hvd.init()
+    images, targets = digits()
+    net = model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9))
+    state = hvd.elastic.TorchState(net, optimizer, step=0)
+    first = os.environ["RINGTUNE_RESTART"] == "0"
+
+    @hvd.elastic.run
+    def loop(state: Any) -> None:
+        if hvd.rank() == 0:
+            with open(Path(folder) / "starts", "a", encoding="utf-8") as file:
+                file.write(f"{state.step} {hvd.size()}\n")
+        own = slice(hvd.rank(), None, hvd.size())
+        while state.step < total:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(images[own]), targets[own]).backward()
+            if first and hvd.rank() == 1 and state.step == dies_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                optimizer.step()
+            except hvd.HorovodInternalError as error:
+                if hvd.rank() == 0:
+                    (Path(folder) / "error").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+                raise
+            state.step += 1
+            state.commit()
+
+    loop(state)
+    loss = float(torch.nn.functional.cross_entropy(net(images), targets).detach())
+    found = {"rank": hvd.rank(), "size": hvd.size(), "loss": loss}
+    hvd.shutdown()
+    return found
+
+
+def reduce_in_torch() -> float:
+    """Return a sum over all ranks, by ``torch.distributed`` on ringtune's backend without an import of ringtune's."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("ringtune")
+    tensor = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(tensor)
+    return float(tensor)
+
+
+def fail_on(rank: int) -> None:
+    """Raise an error on one rank, for which the others wait."""
+    import torch
+
+    import ringtune.torch as hvd
+
+    hvd.init()
+    if hvd.rank() == rank:
+        raise KeyError(f"no such row on rank {rank}")
+    hvd.allreduce(torch.ones(3), name="never")
+
+
+def die_on(rank: int, folder: str) -> None:
+    """Kill one rank, for which the others wait; they leave the error that they get."""
+    import torch
+
+    import ringtune.torch as hvd
+
+    hvd.init()
+    hvd.allreduce(torch.ones(3), name="once")
+    if hvd.rank() == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        hvd.allreduce(torch.ones(3), name="never")
+    except hvd.HorovodInternalError as error:
+        (Path(folder) / f"error-{hvd.rank()}").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+        raise
+
+
+def place(_: Any = None) -> dict[str, str | None]:
+    """Return what this rank's environment says."""
+    return {name: os.environ.get(name) for name in ("RINGTUNE_RANK", "RINGTUNE_SECRET", "WORLD_SIZE", "WORD", "SECOND")}
