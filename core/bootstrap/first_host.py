@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from ringtune.bootstrap import hostlist
 from ringtune.bootstrap.deadline import Deadline
 from ringtune.bootstrap.launchers import tf_workers
 from ringtune.bootstrap.placement import Placement
@@ -84,15 +85,15 @@ def slurm_address(environ: Mapping[str, str]) -> Address:
 
 
 def first_node(nodes: str) -> str:
-    """Return the first name of a list of SLURM's or Flux's: ``gpu[03-05,9],cpu1`` gives ``gpu03``."""
-    head, bracket, rest = nodes.partition("[")
-    if "," in head or not bracket:
-        return nodes.split(",")[0].strip()
-    inside, _, tail = rest.partition("]")
-    first = inside.split(",")[0].split("-")[0]
-    # A suffix after the bracket belongs to the name, up to the next comma: rack[1-2]-node[1-4].
-    suffix = tail.split(",")[0] if not tail.startswith(",") else ""
-    return head + first + (first_node(suffix) if suffix else "")
+    """Return the first name of a list of SLURM's or Flux's: ``gpu[03-05,9],cpu1`` gives ``gpu03``.
+
+    Raises:
+        ConfigError: The text is no such list.
+    """
+    try:
+        return hostlist.expand(nodes)[0]
+    except ValueError as error:
+        raise ConfigError(f"the hosts of this job: {error}: {_SET}") from None
 
 
 def _of_flux(environ: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ class Order:
         cwd: Folder in which it starts.
         local_size: Ranks on the host, which share its cores.
         grace_s: Time between SIGTERM and SIGKILL if the launcher disappears.
+        of_host: Variables that the rank takes from its rank agent, as far as that has them.
     """
 
     command: Sequence[str]
@@ -32,6 +33,7 @@ class Order:
     cwd: Path
     local_size: int
     grace_s: float
+    of_host: Sequence[str] = ()
 
     def line(self) -> bytes:
         """Return the order as one line of JSON; ASCII, so that bytes that are no UTF-8 survive as escapes."""
@@ -41,6 +43,7 @@ class Order:
             "cwd": str(self.cwd),
             "local_size": self.local_size,
             "grace_s": self.grace_s,
+            "of_host": list(self.of_host),
         }
         return json.dumps(fields).encode("ascii") + b"\n"
 
