@@ -36,7 +36,7 @@ _IGNORED = {signal.SIGPIPE, signal.SIGXFSZ}
 
 # The order of rooms: first those whose files take long, last those whose files take next to nothing, so that no worker
 # is left with a long one when the others have run dry.
-_ROOMS = ("benchmarks", "frameworks", "jobs", "launch", "dashboard", "tuner", "timeline", "core", "house")
+_ROOMS = ("benchmarks", "engines", "frameworks", "jobs", "launch", "dashboard", "tuner", "timeline", "core", "house")
 
 _BEFORE = pytest.StashKey[Leftovers]()
 _LEFT = pytest.StashKey[list[str]]()

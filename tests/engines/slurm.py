@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,12 +65,13 @@ class Cluster:
     spaces: Mapping[str, str] = field(default_factory=dict)
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def run(self, *words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command on the first node, as from a shell there, and wait for its end."""
+    def run(
+        self, *words: str, environ: Mapping[str, str] | None = None, node: str = "n1"
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a node, as from a shell there, and wait for its end."""
         return subprocess.run(
-            self.on("n1", words),
-            cwd=self.folder,
-            env={**self._environ(), **(environ or {})},
+            self.on(node, words),
+            env={**self.environ(), **(environ or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -95,12 +96,16 @@ class Cluster:
         shown = self.run("scontrol", "--oneliner", "show", "job", job).stdout
         return shown.partition("JobState=")[2].partition(" ")[0]
 
-    def wait_until(self, what: str, words: Sequence[str], shows: str) -> None:
-        """Wait until a command's output has these words."""
+    def wait_for(self, what: str, check: Callable[[], object]) -> None:
+        """Wait until a check is true; `what` says what is wrong if it never is."""
         deadline = time.monotonic() + HANG_S
-        while shows not in (out := self.run(*words)).stdout:
-            assert time.monotonic() < deadline, f"{what}: {out.stdout}{out.stderr}{self.logs()}"
+        while not check():
+            assert time.monotonic() < deadline, f"{what}\n{self.logs()}"
             time.sleep(0.1)
+
+    def wait_until(self, what: str, words: Sequence[str], shows: str, node: str = "n1") -> None:
+        """Wait until the output of a command on a node has these words."""
+        self.wait_for(what, lambda: shows in self.run(*words, node=node).stdout)
 
     def logs(self) -> str:
         """Return the ends of the daemons' logs."""
@@ -123,10 +128,10 @@ class Cluster:
         """
         # The node's processes end with its first one, whatever becomes of this session.
         self.daemons[node] = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{self.spaces[node]}", "unshare", "--uts", "--mount", "--pid", "--fork", "--mount-proc",
-             "--kill-child", "sh", "-c", start],
+            ["nsenter", f"--net=/run/netns/{self.spaces[node]}", "unshare", "--uts", "--mount", "--pid", "--mount-proc",
+             "--fork", "--kill-child", "sh", "-c", start],
             cwd=self.folder,
-            env=self._environ(),
+            env=self.environ(),
             stdin=subprocess.DEVNULL,
             stdout=(self.folder / f"{node}.out").open("wb"),
             stderr=subprocess.STDOUT,
@@ -141,7 +146,8 @@ class Cluster:
             time.sleep(0.01)
         return int(found[0])
 
-    def _environ(self) -> dict[str, str]:
+    def environ(self) -> dict[str, str]:
+        """Return the environment of a shell on a node."""
         own = ("SLURM_", "RINGTUNE_", "HOROVOD_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         tools = f"{Path(sys.executable).parent}:{kept['PATH']}:/usr/sbin:/sbin"
