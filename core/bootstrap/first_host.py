@@ -64,13 +64,13 @@ def wait_for_name(placement: Placement, host: str, deadline: Deadline) -> None:
     while not _is_known(host):
         if deadline.passed:
             raise Timeout(
-                f"rank {placement.rank}: the name {host} of rank 0 was not known within the start timeout: does its pod "
-                "run, and is there a headless service of that name (clusterIP: None)? (RINGTUNE_START_TIMEOUT)"
+                f"rank {placement.rank}: the name {host} of rank 0 was not known within the start timeout: does its "
+                "pod run, and is there a headless service of that name (clusterIP: None)? (RINGTUNE_START_TIMEOUT)"
             )
         if say_at.passed and not said:
             said = True
             print(
-                f"ringtune: rank {placement.rank} waits for rank 0, whose name {host} is not known yet",
+                f"ringtune: rank {placement.rank} waits for the name {host} of rank 0, which is not known yet",
                 file=sys.stderr,
                 flush=True,
             )
