@@ -168,6 +168,7 @@ class ElasticSupervisor(Supervisor):
             self._membership.slots_of(action.host),
             self._options.kill_grace_s,
             () if here else remote.variables_of_host(self._options),
+            "" if here else remote.proof(self._options),
         )
         rank_agent = (
             remote.rank_agent_command() if here else remote.remote_rank_agent_command(action.host, self._options)

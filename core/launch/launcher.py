@@ -267,6 +267,7 @@ def _run(
                 slot.local_size,
                 options.kill_grace_s,
                 () if here else remote.variables_of_host(options),
+                "" if here else remote.proof(options),
             )
             rank_agent = remote.rank_agent_command() if here else remote.remote_rank_agent_command(slot.host, options)
             ranks.append(RankProcess(slot, rank_agent, order))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shlex
 import subprocess
 import sys
@@ -61,6 +62,11 @@ def step_of(options: LaunchOptions) -> StepCommand | None:
 def variables_of_host(options: LaunchOptions) -> tuple[str, ...]:
     """Return the variables that what starts processes on a host sets there: which of its GPUs are the job's."""
     return () if step_of(options) is None else _DEVICES
+
+
+def proof(options: LaunchOptions) -> str:
+    """Return what a rank agent proves a good end with, where its starter's exit code does not."""
+    return "" if step_of(options) is None else f"\0{secrets.token_hex(8)}\n"
 
 
 def starter_of(options: LaunchOptions) -> str:

@@ -131,7 +131,7 @@ def test_the_name_of_a_pod_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     first_host.wait_for_name(pod, "train-0.train", Deadline.after_ns(60_000_000_000))
     assert asked == ["train-0.train"] * 3
     asked.clear()
-    with pytest.raises(Timeout, match="the name train-0.train of rank 0 was not known within the start timeout"):
+    with pytest.raises(Timeout, match=r"the name train-0.train of rank 0 was not known within the start timeout"):
         first_host.wait_for_name(pod, "train-0.train", Deadline.after_ns(0))
     asked.clear()
     first_host.wait_for_name(placement.detect(Config.from_environ(SLURM), SLURM), "node1", Deadline.after_ns(10**10))

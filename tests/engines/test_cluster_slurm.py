@@ -151,6 +151,7 @@ for number in range(steps, 20):
 """ + WHOLE.replace("for _ in range(20):\n    step()\n", "")
 
 
+@pytest.mark.long  # SLURM starts a job again two minutes later
 def test_a_job_is_started_again_after_a_node_has_died(slurm: Cluster, train: tuple[str, float]) -> None:
     script = slurm.script("resume.py", TRAIN + RESUME)
     # ringtune ends with an error before SLURM misses the node, so the script itself asks to be started again.
@@ -196,6 +197,7 @@ loop(state)
 
 
 def test_an_elastic_job_goes_on_without_a_dead_node(slurm: Cluster, train: tuple[str, float]) -> None:
+    slurm.wait_until("n2 is not there", ["sinfo", "--noheader", "-o", "%D %t"], "2 idle")
     script = slurm.script("elastic.py", TRAIN + ELASTIC)
     slurm.script("elastic.sh", f"#!/bin/bash\nringtune run --no-run-dir -np 2 --min-np 1 python {script}\n")
     words = ["sbatch", "--parsable", "--no-kill", "--nodes=2", "--ntasks-per-node=1", "-o", "elastic.out"]
@@ -205,10 +207,10 @@ def test_an_elastic_job_goes_on_without_a_dead_node(slurm: Cluster, train: tuple
     slurm.kill_node("n2")
     slurm.wait_for("the job does not end", lambda: slurm.state(job) not in ("RUNNING", "PENDING", "CONFIGURING"))
     said = (slurm.folder / "elastic.out").read_text()
+    slurm.start_node("n2")
     assert ranks(said, train[1]) == ["0 1 0 n1"], said + slurm.logs()
     first, second = generations.read_text().splitlines()
     assert first == "0 2" and second.endswith(" 1")
-    slurm.start_node("n2")
 
 
 def _steps(slurm: Cluster, kept: Path) -> int:
@@ -230,6 +232,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("around", ["srun", "ringtune"])
 def test_recording_a_job_of_torch(slurm: Cluster, around: str) -> None:
+    slurm.wait_until("n2 is not there", ["sinfo", "--noheader", "-o", "%D %t"], "2 idle")
     # torch's own variables, as sites set them in a script around srun.
     slurm.script("ddp.py", DDP)
     slurm.script(

@@ -255,3 +255,20 @@ def test_a_list_of_hosts_has_every_name_once_more(parts: list[tuple[str, int, in
 def test_what_is_no_list_of_hosts(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected a list of hosts|no range"):
         hostlist.expand(text)
+
+
+def test_a_starter_that_ends_well_without_its_rank_is_a_failure(jobs: Jobs) -> None:
+    """`srun` ends with 0 when the node of its task has died."""
+    lost = 'case "$*" in *rank_agent*) exec 0<&-; echo "Node failure on $1" >&2; exit 0;; esac; shift; exec "$@"'
+    program(jobs.folder, "blaunch", lost)
+    path = {"PATH": f"{jobs.folder}:{os.environ['PATH']}"}
+    environ = {**LSF, "LSB_MCPU_HOSTS": "localhost 1 192.0.2.1 1", **path}
+    result = jobs.run("--no-run-dir", sys.executable, jobs.script("time.sleep(rank == 0)"), environ=environ)
+    assert result.returncode == 255
+    assert "[1] Node failure on 192.0.2.1" in result.stderr
+    assert "rank 1 on 192.0.2.1 exited with code 255" in result.stderr
+    # What the rank itself writes is passed on, whatever it looks like; the launcher ends its last line.
+    program(jobs.folder, "blaunch", 'shift; exec "$@"')
+    script = jobs.script(r'sys.stderr.write("a\0b\n\0" if rank else "")')
+    result = jobs.run("--no-run-dir", "--no-prefix", sys.executable, script, environ=environ)
+    assert (result.returncode, result.stderr) == (0, "a\0b\n\0\n")
