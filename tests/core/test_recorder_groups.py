@@ -9,7 +9,7 @@ from tests.conftest import needs
 
 needs("torch")
 
-from ringtune.torch.recorder.collectives import _Group
+from ringtune.torch.recorder.collectives import _Group  # noqa: E402
 
 
 def test_groups_beyond_512_are_not_mixed_up() -> None:

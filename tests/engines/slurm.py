@@ -165,7 +165,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     """
     for tool in ("munged", "slurmctld", "slurmd", "srun", "sbatch", "nsenter", "unshare"):
         if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
-            missing(f"{tool} is not installed (Debian: apt-get install slurmctld slurmd slurm-client munge)")
+            missing(f"{tool} is not installed (Debian: slurm-wlm)")
     with machines(len(NODES)) as spaces:
         addresses = dict(zip(NODES, spaces, strict=True))
         made = Cluster(folder, dict(zip(NODES, spaces.values(), strict=True)))

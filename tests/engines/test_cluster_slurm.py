@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import missing
 from tests.engines.slurm import HANG_S, Cluster, cluster
 
 if shutil.which("slurmd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
-    pytest.skip("SLURM is not installed; `make test-engines` does that", allow_module_level=True)
+    missing("needs SLURM (Debian: slurm-wlm)")
 
 pytestmark = pytest.mark.slow
 
