@@ -18,6 +18,7 @@ GUIDE = ROOT / "core" / "guide"
 # In the order in which a reader meets them.
 GUIDES = (
     "quickstart", "horovod", "ddp", "ddp-walk", "walk", "tuning", "elastic", "hosts", "dashboard", "troubleshooting",
+    "choosing", "slurm", "lsf", "kubernetes", "kubeflow", "sagemaker", "databricks", "synapse", "ray-vms",
     "faq",
 )  # fmt: skip
 # Those of frameworks and engines, which run in tests/frameworks and tests/engines, in environments of their own.

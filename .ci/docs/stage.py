@@ -15,10 +15,14 @@ STAGE = ROOT / "build" / "docs-source"
 GUIDE = "core/guide"
 GUIDES = (
     "quickstart", "horovod", "ddp", "ddp-walk", "walk", "tuning", "elastic", "hosts", "dashboard", "troubleshooting",
+    "choosing", "slurm", "lsf", "kubernetes", "kubeflow", "sagemaker", "databricks", "synapse", "ray-vms",
     "faq", "jax", "mxnet", "tensorflow", "torch-libraries", "spark", "ray", "dask",
 )  # fmt: skip
 LAYERS = ("core", "timeline", "tuner", "dashboard", "native", "benchmarks", "tests")
-MORE = ("core/launch/README", "core/launch/SECURITY", "native/DESIGN", "benchmarks/examples/README")
+MORE = (
+    "core/launch/README", "core/launch/SECURITY", "core/launch/kubernetes/README", "native/DESIGN",
+    "benchmarks/examples/README",
+)  # fmt: skip
 # Module: names that another module's page describes.
 MODULES = {
     "ringtune": "RingtuneError, range, run",

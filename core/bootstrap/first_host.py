@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from ringtune.bootstrap import hostlist
 from ringtune.bootstrap.deadline import Deadline
 from ringtune.bootstrap.launchers import tf_workers
 from ringtune.bootstrap.placement import Placement
 from ringtune.config import parse_address
-from ringtune.errors import ConfigError
+from ringtune.errors import ConfigError, Timeout
 
 Address = tuple[str, int]
 
 _SET = "set RINGTUNE_STORE=host:port on all ranks (a free port on rank 0's host)"
 _FLUX_TIMEOUT_S = 30
+_SAY_AFTER_NS = 2_000_000_000
 
 
 def address(placement: Placement, environ: Mapping[str, str]) -> Address | None:
@@ -50,15 +53,36 @@ def wait_for_name(placement: Placement, host: str, deadline: Deadline) -> None:
     """Wait until the name of a pod is known: it comes into being with the pod, and others may have started before.
 
     Under launchers that start no pods an unknown name is an error, which the connection to the store tells at once.
+
+    Raises:
+        Timeout: It is not known at the deadline.
     """
     if placement.launcher not in ("kubernetes", "jax", "tensorflow", "torchrun"):
         return
-    while not deadline.passed:
-        try:
-            socket.getaddrinfo(host, None)
-            return
-        except OSError:
-            deadline.pause(0.2)
+    say_at = Deadline.after_ns(_SAY_AFTER_NS)
+    said = False
+    while not _is_known(host):
+        if deadline.passed:
+            raise Timeout(
+                f"rank {placement.rank}: the name {host} of rank 0 was not known within the start timeout: does its "
+                "pod run, and is there a headless service of that name (clusterIP: None)? (RINGTUNE_START_TIMEOUT)"
+            )
+        if say_at.passed and not said:
+            said = True
+            print(
+                f"ringtune: rank {placement.rank} waits for the name {host} of rank 0, which is not known yet",
+                file=sys.stderr,
+                flush=True,
+            )
+        deadline.pause(0.2)
+
+
+def _is_known(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return True
 
 
 def port_of(job: str) -> int:
@@ -84,15 +108,15 @@ def slurm_address(environ: Mapping[str, str]) -> Address:
 
 
 def first_node(nodes: str) -> str:
-    """Return the first name of a list of SLURM's or Flux's: ``gpu[03-05,9],cpu1`` gives ``gpu03``."""
-    head, bracket, rest = nodes.partition("[")
-    if "," in head or not bracket:
-        return nodes.split(",")[0].strip()
-    inside, _, tail = rest.partition("]")
-    first = inside.split(",")[0].split("-")[0]
-    # A suffix after the bracket belongs to the name, up to the next comma: rack[1-2]-node[1-4].
-    suffix = tail.split(",")[0] if not tail.startswith(",") else ""
-    return head + first + (first_node(suffix) if suffix else "")
+    """Return the first name of a list of SLURM's or Flux's: ``gpu[03-05,9],cpu1`` gives ``gpu03``.
+
+    Raises:
+        ConfigError: The text is no such list.
+    """
+    try:
+        return hostlist.expand(nodes)[0]
+    except ValueError as error:
+        raise ConfigError(f"the hosts of this job: {error}: {_SET}") from None
 
 
 def _of_flux(environ: Mapping[str, str]) -> str:

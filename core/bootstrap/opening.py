@@ -91,6 +91,8 @@ def _find_placement(config: Config, environ: Mapping[str, str]) -> Placement:
         return detect(config, environ)
     member = membership.join(config)
     found = interruptible(lambda: member.next_assignment(config.elastic_timeout_ns))
+    # As in a job with fixed ranks, so that torch.distributed can meet in each generation anew.
+    os.environ.update(found.environ)
     return Placement(
         rank=found.rank,
         size=found.size,

@@ -7,7 +7,7 @@ key                          writer     value
 ===========================  =========  ==========================================================================
 ``ready/<worker>/<count>``   worker     ``1``: it waits for its rank in the next generation
 ``news``                     worker     counter, one up for every ``ready``
-``place/<worker>/<count>``   launcher   JSON: ``{"generation", "rank", "size"}`` or ``{"leave": reason}``
+``place/<worker>/<count>``   launcher   JSON: ``{"generation", "rank", "size", "environ"}``, ``{"leave": reason}``
 ``notice``                   launcher   JSON: ``{"number", "result"}``, the latest change of hosts; there from the start
 ``gone/<worker>``            store      ``1``: the worker's connection ended: its process did, or its host is cut off
 ===========================  =========  ==========================================================================

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -30,11 +31,13 @@ class Assignment:
         generation: Number of the set of ranks, from 1.
         rank: Rank in it.
         size: Number of ranks in it.
+        environ: What torchrun would tell this rank (``RANK``, ``MASTER_PORT`` ...).
     """
 
     generation: int
     rank: int
     size: int
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Membership:
         if "leave" in answer:
             print(f"ringtune: worker {self._worker} leaves the job: {answer['leave']}", file=sys.stderr, flush=True)
             raise SystemExit(0)
-        self._assignment = Assignment(answer["generation"], answer["rank"], answer["size"])
+        self._assignment = Assignment(**answer)
         # The launcher has formed this generation with all earlier notices in mind.
         self._seen = self._latest().number
         return self._assignment

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import selectors
@@ -25,7 +26,7 @@ from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import UsageError
 from ringtune.launch import membership, remote
 from ringtune.launch.discovery import Discovery
-from ringtune.launch.environment import Job, for_other_host, worker_environment
+from ringtune.launch.environment import Job, as_torchrun, for_other_host, meeting_place, worker_environment
 from ringtune.launch.hosts import Host, Slot, is_local
 from ringtune.launch.membership import Membership
 from ringtune.launch.options import ElasticOptions, LaunchOptions
@@ -186,6 +187,8 @@ class ElasticSupervisor(Supervisor):
             Path.cwd(),
             self._membership.slots_of(action.host),
             self._options.kill_grace_s,
+            () if here else remote.variables_of_host(self._options),
+            "" if here else remote.proof(self._options),
         )
         rank_agent = (
             remote.rank_agent_command() if here else remote.remote_rank_agent_command(action.host, self._options)
@@ -207,9 +210,19 @@ class ElasticSupervisor(Supervisor):
 
     def _publish(self, action: membership.Publish) -> None:
         self._streams.say(f"generation {action.generation}: {len(action.workers)} ranks")
-        for rank, worker in enumerate(action.workers):
-            assignment = {"generation": action.generation, "rank": rank, "size": len(action.workers)}
-            self._assign(worker, assignment)
+        given, size = self._options.environ, len(action.workers)
+        job, slots = self._as_fixed([self._running[worker].slot.host for worker in action.workers])
+        for worker, slot in zip(action.workers, slots, strict=True):
+            place = {"generation": action.generation, "rank": slot.rank, "size": size}
+            self._assign(worker, {**place, "environ": as_torchrun(job, slot, given)})
+
+    def _as_fixed(self, hosts: Sequence[str]) -> tuple[Job, list[Slot]]:
+        """Return what a job with fixed ranks on these hosts would be, and where each rank is."""
+        names = tuple(dict.fromkeys(hosts))
+        slots = [Slot(rank, host, hosts[:rank].count(host), hosts.count(host)) for rank, host in enumerate(hosts)]
+        others = [name for name in names if not is_local(name)]
+        master = meeting_place(names[0], is_local(names[0]), others, self._job.routes)
+        return dataclasses.replace(self._job, size=len(hosts), master=master, hosts=names), slots
 
     def _assign(self, worker: int, value: Mapping[str, Any]) -> None:
         with native.translated():

@@ -42,7 +42,7 @@ class Job:
         store_host: Address by which the launcher reaches its rendezvous store.
         store_port: Port of that store.
         run_dir: Absolute run folder, or None.
-        master: Address and port on rank 0's host where ``torch.distributed`` can meet; None in an elastic job.
+        master: Address and port on rank 0's host where ``torch.distributed`` can meet; None where ranks may change.
         hosts: Names of the hosts, in the order of their ranks; empty in an elastic job.
         routes: Addresses that the hosts reach each other at, as far as that was tried.
     """
@@ -89,10 +89,10 @@ def rank_environment(
     }
     if (address := job.routes.own.get(slot.host)) is not None:
         own["RINGTUNE_INTERFACE_ADDRESS"] = address
-    return _environment(job, slot, store_host, base, {**settings, **own, **_as_torchrun(job, slot, base)})
+    return _environment(job, slot, store_host, base, {**settings, **own, **as_torchrun(job, slot, base)})
 
 
-def _as_torchrun(job: Job, slot: Slot, base: Mapping[str, str]) -> dict[str, str]:
+def as_torchrun(job: Job, slot: Slot, base: Mapping[str, str]) -> dict[str, str]:
     """Return what torchrun tells a rank; a ``MASTER_ADDR`` or ``MASTER_PORT`` of the user stays."""
     if job.master is None:
         return {}

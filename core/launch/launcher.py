@@ -16,7 +16,7 @@ from ringtune.bootstrap.interfaces import address_of, any_address, loopback
 from ringtune.bootstrap.rendezvous import bind_host
 from ringtune.config import Config
 from ringtune.errors import ConfigError, RingtuneError, UsageError
-from ringtune.launch import after_run, descriptors, elastic, remote, restarts, routes
+from ringtune.launch import after_run, allocation, descriptors, elastic, remote, restarts, routes
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, cores, for_other_host, meeting_place, rank_environment
 from ringtune.launch.hosts import Host, Slot, assign, is_local, merged, parse_hostfile, parse_hosts
@@ -43,6 +43,7 @@ def launch(options: LaunchOptions) -> int:
         UsageError: The options cannot work: hosts, number of ranks, a command that is not there.
         RingtuneError: A host cannot be reached, the run folder cannot be written, the runtime is not built.
     """
+    options = in_allocation(options)
     slots = plan(options)
     discovery: Discovery | None = None
     hosts = [Host(slot.host, slot.local_size) for slot in slots if slot.local_rank == 0]
@@ -117,12 +118,29 @@ def _has_met(job: Job) -> bool:
     return False
 
 
+def in_allocation(options: LaunchOptions) -> LaunchOptions:
+    """Return options with the batch system's hosts, where the user has named none and a batch system has given some.
+
+    Raises:
+        UsageError: A batch system says what makes no sense.
+    """
+    if _names_hosts(options) or options.allocation is not None:
+        return options
+    return dataclasses.replace(options, allocation=allocation.find(options.environ))
+
+
+def _names_hosts(options: LaunchOptions) -> bool:
+    scripted = options.elastic is not None and options.elastic.script is not None
+    return options.hosts is not None or options.hostfile is not None or scripted
+
+
 def plan(options: LaunchOptions) -> list[Slot]:
     """Return where each rank runs; for an elastic job only how many there are at the start.
 
     Raises:
         UsageError: Hosts or number of ranks make no sense.
     """
+    options = in_allocation(options)
     if not options.command:
         raise UsageError("say what to run: ringtune run -np 2 python train.py")
     if options.num_proc is not None and options.num_proc < 1:
@@ -136,7 +154,9 @@ def plan(options: LaunchOptions) -> list[Slot]:
         return assign([Host("localhost", start)], start)
     hosts = _hosts(options)
     if hosts is None and options.num_proc is None:
-        raise UsageError("say how many ranks: ringtune run -np 2 ...")
+        beside = allocation.started_beside_others(options.environ)
+        why = f"{beside}: start it once, in the batch script, or " if beside else ""
+        raise UsageError(f"{why}say how many ranks: ringtune run -np 2 ...")
     if hosts is None:
         assert options.num_proc is not None
         hosts = [Host("localhost", options.num_proc)]
@@ -215,6 +235,8 @@ def _client(job: Job) -> Any:
 def _hosts(options: LaunchOptions) -> list[Host] | None:
     if options.hostfile is not None:
         return parse_hostfile(options.hostfile)
+    if options.hosts is None and options.allocation is not None:
+        return list(options.allocation.hosts)
     return None if options.hosts is None else parse_hosts(options.hosts)
 
 
@@ -244,6 +266,8 @@ def _run(
                 Path.cwd(),
                 slot.local_size,
                 options.kill_grace_s,
+                () if here else remote.variables_of_host(options),
+                "" if here else remote.proof(options),
             )
             rank_agent = remote.rank_agent_command() if here else remote.remote_rank_agent_command(slot.host, options)
             ranks.append(RankProcess(slot, rank_agent, order))
@@ -280,7 +304,7 @@ def _say_plan(slots: Sequence[Slot], local: frozenset[str], options: LaunchOptio
         return
     for host in dict.fromkeys(slot.host for slot in slots):
         ranks = [slot.rank for slot in slots if slot.host == host]
-        way = "" if host in local else " by ssh"
+        way = "" if host in local else f" by {remote.starter_of(options)}"
         streams.say(f"ranks {ranks[0]}-{ranks[-1]} on {host}{way}: {shlex.join(options.command)}")
     if not given:
         streams.say(f"OMP_NUM_THREADS is not set: each rank gets its share of its host's cores (here {threads})")

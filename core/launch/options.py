@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ringtune.launch.allocation import Allocation
     from ringtune.launch.call import Call
 
 OnSay = Callable[[str], None]
@@ -73,6 +74,7 @@ class LaunchOptions:
         elastic: How the ranks may change while the job runs; None = they are fixed.
         restarts: How often a job with fixed ranks is started again when it fails.
         call: The call that the command makes on every rank, for `ringtune.run`; None = the command is a user's.
+        allocation: What a batch system has given to the job, set by `launch` where no hosts are named.
     """
 
     command: list[str]
@@ -102,3 +104,4 @@ class LaunchOptions:
     elastic: ElasticOptions | None = None
     restarts: int = 0
     call: Call | None = None
+    allocation: Allocation | None = None

@@ -25,6 +25,9 @@ class Order:
         cwd: Folder in which it starts.
         local_size: Ranks on the host, which share its cores.
         grace_s: Time between SIGTERM and SIGKILL if the launcher disappears.
+        of_host: Variables that the rank takes from its rank agent, as far as that has them.
+        proof: What the agent writes to its standard error when the rank has ended with 0; empty = nothing. For agents
+            whose starter may end with 0 although the agent was lost, as srun does when a node dies.
     """
 
     command: Sequence[str]
@@ -32,6 +35,8 @@ class Order:
     cwd: Path
     local_size: int
     grace_s: float
+    of_host: Sequence[str] = ()
+    proof: str = ""
 
     def line(self) -> bytes:
         """Return the order as one line of JSON; ASCII, so that bytes that are no UTF-8 survive as escapes."""
@@ -41,8 +46,14 @@ class Order:
             "cwd": str(self.cwd),
             "local_size": self.local_size,
             "grace_s": self.grace_s,
+            "of_host": list(self.of_host),
+            "proof": self.proof,
         }
         return json.dumps(fields).encode("ascii") + b"\n"
+
+
+_LOST = 255
+"""Exit code of a rank whose end nobody has seen; ssh's own is the same when it loses its host."""
 
 
 class RankProcess:
@@ -50,6 +61,7 @@ class RankProcess:
 
     def __init__(self, slot: Slot, rank_agent: Sequence[str], order: Order) -> None:
         self.slot = slot
+        self._proof, self._held, self._proven = order.proof.encode(), b"", not order.proof
         # A session of its own: Ctrl-C in the terminal reaches the launcher alone, which forwards it once.
         self._process = subprocess.Popen(
             rank_agent,
@@ -82,7 +94,25 @@ class RankProcess:
     def exit_code(self) -> int | None:
         """Return the exit code once the rank has ended (128 + number after a signal), else None."""
         code = self._process.poll()
+        if code == 0 and not self._proven:
+            return _LOST
         return code if code is None or code >= 0 else 128 - code
+
+    def without_proof(self, data: bytes, *, last: bool = False) -> bytes:
+        """Take the proof of a good end out of what was read of the standard error, and note it.
+
+        Args:
+            data: What was read.
+            last: Whether nothing follows. Else the beginning of a proof at the end of `data` is held back.
+        """
+        data, self._held = self._held + data, b""
+        if self._proof and self._proof in data:
+            self._proven = True
+            data = data.replace(self._proof, b"")
+        at = data.rfind(self._proof[:1]) if self._proof and not last else -1
+        if at >= 0 and self._proof.startswith(data[at:]):
+            data, self._held = data[:at], data[at:]
+        return data
 
     def send_signal(self, number: int) -> None:
         """Send a signal to everything the rank has started in its session."""

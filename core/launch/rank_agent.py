@@ -5,9 +5,9 @@ is gone, whatever ended it: the launcher holds the other end of the rank agent's
 host, and the agent sees the end of that input. Standard library only, run as a file (``python -I -S rank_agent.py``),
 so that it starts in a hundredth of a second.
 
-Standard input: one line of JSON ``{"command", "environ", "cwd", "local_size", "grace_s"}``, then lines ``signal
-<number>`` and ``end-if-stopped <seconds>``. Exit code: the rank's, 128 + number after a signal, 126 and 127 when it
-cannot be started.
+Standard input: one line of JSON ``{"command", "environ", "cwd", "local_size", "grace_s", "of_host", "proof"}``, then
+lines ``signal <number>`` and ``end-if-stopped <seconds>``. Exit code: the rank's, 128 + number after a signal, 126 and
+127 when it cannot be started.
 """
 
 from __future__ import annotations
@@ -49,11 +49,15 @@ def main() -> int:
     # A signal meant for the rank agent is meant for the rank.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: _signal_group(rank, number))
-    return _watch(rank, reader, wake, float(order["grace_s"]))
+    code = _watch(rank, reader, wake, float(order["grace_s"]))
+    if code == 0:
+        os.write(2, order["proof"].encode())
+    return code
 
 
 def _start(order: dict[str, Any], libc: ctypes.CDLL) -> subprocess.Popen[bytes]:
     environ: dict[str, str] = order["environ"]
+    environ.update({name: os.environ[name] for name in order["of_host"] if name in os.environ})
     if not environ.get("OMP_NUM_THREADS"):
         cores = len(os.sched_getaffinity(0))
         environ["OMP_NUM_THREADS"] = str(max(1, cores // order["local_size"]))

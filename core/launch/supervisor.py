@@ -177,19 +177,21 @@ class Supervisor:
         except BlockingIOError:
             return False
         if data:
-            self._streams.feed(rank.rank, stream, data)
+            self._streams.feed(rank.rank, stream, rank.without_proof(data) if stream == "stderr" else data)
             return True
         with contextlib.suppress(KeyError):
             self._selector.unregister(descriptor)
         return False
 
     def _on_end(self, rank: RankProcess) -> None:
-        code = rank.exit_code()
-        if code is None:
+        if rank.exit_code() is None:
             return
         for stream in ("stdout", "stderr"):
             while self._read(rank, stream):
                 pass
+        self._streams.feed(rank.rank, "stderr", rank.without_proof(b"", last=True))
+        code = rank.exit_code()  # with the proof of a good end, if its agent has given one
+        assert code is not None
         for descriptor in (rank.stdout, rank.stderr, rank.pidfd):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)

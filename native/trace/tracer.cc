@@ -80,6 +80,20 @@ void Tracer::record(const Span& span) noexcept { record(std::span(&span, 1)); }
 
 void Tracer::record(std::span<const Span> spans) noexcept { push(group_ == nullptr ? spans : translated(spans)); }
 
+namespace {
+
+/// Where the batches of a group begin among the 2^19 numbers that it shares with groups 512, 1024 ... before and after
+/// it: these are as far apart as they can be, however many there are, for the bits above the ninth are mirrored.
+constexpr std::uint32_t first_batch(std::uint32_t group) {
+  std::uint32_t first = 0;
+  for (std::uint32_t above = group >> 9U, half = 1U << 18U; above != 0; above >>= 1U, half >>= 1U) {
+    if ((above & 1U) != 0) first |= half;
+  }
+  return first;
+}
+
+}  // namespace
+
 std::span<const Span> Tracer::translated(std::span<const Span> spans) const {
   thread_local std::vector<Span> as_of_job;
   as_of_job.assign(spans.begin(), spans.end());
@@ -87,8 +101,8 @@ std::span<const Span> Tracer::translated(std::span<const Span> spans) const {
     if (span.stage == Stage::kWords) continue;
     if (span.batch_id != 0 && span.stage != Stage::kCounter) {
       const std::uint32_t of_schedule = span.batch_id >> 31U;  // which are numbered apart from the others
-      span.batch_id =
-          kGroupBatches | (group_->number & 0x1ffU) << 20U | of_schedule << 19U | (span.batch_id & 0x7ffffU);
+      const std::uint32_t batch = (span.batch_id + first_batch(group_->number)) & 0x7ffffU;
+      span.batch_id = kGroupBatches | (group_->number & 0x1ffU) << 20U | of_schedule << 19U | batch;
     }
     span.process_set = group_->number;
     span.step = impl_->step.load(std::memory_order_relaxed);

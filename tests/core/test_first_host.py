@@ -11,7 +11,7 @@ from ringtune.bootstrap import first_host, placement
 from ringtune.bootstrap.deadline import Deadline
 from ringtune.bootstrap.first_host import first_node, port_of, slurm_address
 from ringtune.config import Config
-from ringtune.errors import ConfigError
+from ringtune.errors import ConfigError, Timeout
 from tests.core.test_launchers import (
     FLUX,
     INDEXED,
@@ -131,6 +131,8 @@ def test_the_name_of_a_pod_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     first_host.wait_for_name(pod, "train-0.train", Deadline.after_ns(60_000_000_000))
     assert asked == ["train-0.train"] * 3
     asked.clear()
-    first_host.wait_for_name(pod, "train-0.train", Deadline.after_ns(0))
+    with pytest.raises(Timeout, match=r"the name train-0.train of rank 0 was not known within the start timeout"):
+        first_host.wait_for_name(pod, "train-0.train", Deadline.after_ns(0))
+    asked.clear()
     first_host.wait_for_name(placement.detect(Config.from_environ(SLURM), SLURM), "node1", Deadline.after_ns(10**10))
     assert not asked

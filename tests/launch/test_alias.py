@@ -45,7 +45,7 @@ def test_one_import_instead_of_the_flag() -> None:
 def test_other_frameworks_are_refused_in_words(name: str) -> None:
     program = f"import ringtune.as_horovod\nimport horovod.{name}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "serves PyTorch, TensorFlow, Keras and MXNet" in done.stderr.splitlines()[-1]
+    assert "serves PyTorch, TensorFlow, Keras, MXNet, Spark and Ray" in done.stderr.splitlines()[-1]
 
 
 def test_the_user_s_own_path_stays(jobs: Jobs) -> None:

@@ -101,7 +101,9 @@ class _Group:
         call = next(self.calls)
         if self.number == 0:
             return 0x4000_0000 | call & 0x1FFF_FFFF
-        return 0x6000_0000 | (self.number & 0x1FF) << 20 | call & 0xF_FFFF
+        # Groups 512, 1024 ... share numbers with this one. They begin as far apart as they can: their bits mirrored.
+        first = int(f"{self.number >> 9:020b}"[::-1], 2)
+        return 0x6000_0000 | (self.number & 0x1FF) << 20 | (call + first) & 0xF_FFFF
 
 
 _groups: dict[str, _Group] = {}

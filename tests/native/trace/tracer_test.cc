@@ -229,6 +229,28 @@ TEST(TraceTracer, AGroupRecordsIntoTheTimelineOfItsJob) {
   EXPECT_EQ(std::bit_cast<BatchWords>(out[3]).words, words.words);
 }
 
+TEST(TraceTracer, GroupsBeyond512AreNotMixedUp) {
+  std::vector<Span> out;
+  Tracer job;
+  job.start(make_memory_sink(&out));
+  for (std::uint16_t number = 1; number <= 2048; ++number) {
+    Tracer group(job, {number, "g" + std::to_string(number), {0, 1}});
+    for (std::uint32_t batch = 1; batch <= 3; ++batch) {
+      Span span = span_at(1);
+      span.batch_id = batch;
+      group.record(span);
+    }
+  }
+  job.stop();
+  std::set<std::uint32_t> seen;
+  for (const Span& span : out) {
+    EXPECT_GE(span.batch_id, kGroupBatches);
+    EXPECT_LT(span.batch_id, 2 * kGroupBatches);
+    seen.insert(span.batch_id);
+  }
+  EXPECT_EQ(seen.size(), std::size_t{2048 * 3});
+}
+
 TEST(TraceRings, AThreadThatEndsGivesItsRingBack) {
   ThreadRings rings(16);
   for (int i = 0; i < 50; ++i) std::thread([&] { EXPECT_NE(rings.mine(), nullptr); }).join();
