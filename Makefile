@@ -141,7 +141,7 @@ test-python: $(STAMPS)/install ## Python tests (PYTEST_ARGS="-k launch")
 
 test-slow: $(STAMPS)/install ## Tests marked slow: whole jobs as users start them, pages in a browser
 	@echo "slow python tests"
-	@$(PYTEST) -m "slow and not long" $(PYTEST_ARGS)
+	@$(PYTEST) -m "slow and not long" --ignore=tests/engines $(PYTEST_ARGS)
 
 ifneq ($(HAVE_GTEST),)
 test-long: build/native-tests.stamp
