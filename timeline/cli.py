@@ -37,7 +37,14 @@ def summary(
     """
     what = read_counted(source, steps, all_steps)
     found = summarize(what.trace, link_bytes_per_s=parse_rate(link) if link else None)
-    show_counted(what, found.to_json(), lambda: summary_view(found, every=every), as_json=as_json, opening=None)
+    show_counted(
+        what,
+        found.to_json(),
+        lambda: summary_view(found, every=every),
+        as_json=as_json,
+        opening=None,
+        summary=found,
+    )
 
 
 @timeline.command("merge")

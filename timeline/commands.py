@@ -20,6 +20,7 @@ from ringtune.errors import RingtuneError, UsageError
 from ringtune.output_file import is_stdout
 from ringtune.timeline.analysis.headline import headline
 from ringtune.timeline.analysis.steps import Counted, counted, select_steps
+from ringtune.timeline.analysis.summary import Summary
 from ringtune.timeline.analysis.tables import stacked
 from ringtune.timeline.inputs import load
 from ringtune.timeline.spans import Trace
@@ -101,7 +102,13 @@ def parse_steps(text: str | None) -> StepRange | None:
 
 
 def show_counted(
-    found: Counted, data: dict[str, Any], view: Callable[[], RenderableType], *, as_json: bool, opening: str | None
+    found: Counted,
+    data: dict[str, Any],
+    view: Callable[[], RenderableType],
+    *,
+    as_json: bool,
+    opening: str | None,
+    summary: Summary | None = None,
 ) -> None:
     """Print an analysis after what cost the job most, and the steps that it leaves out.
 
@@ -111,8 +118,9 @@ def show_counted(
         view: The tables.
         as_json: Print JSON.
         opening: The first sentence; None for what cost the job most.
+        summary: Of the trace, where it is known.
     """
-    first = headline(found.trace) if opening is None else opening
+    first = headline(found.trace, summary=summary) if opening is None else opening
     startup = found.startup
     document = {"headline": first, "startup": None if startup is None else asdict(startup), **data}
     show(document, lambda: Group(*opened(first, found), view()), as_json)

@@ -84,7 +84,7 @@ def analyse(trace: Trace, problems: tuple[str, ...] = ()) -> Analysis:
         why_not = str(error)
     in_steps = late_in_steps(whole) if startup is not None else late.worst_steps if late else ()
     document = {
-        "headline": headline(trace, late),
+        "headline": headline(trace, late, summary),
         "startup": startup.sentence() if startup is not None else "",
         "summary": _chosen(summary),
         "stragglers": _listed(late).to_json() if late is not None else None,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.batches import rank_steps
 from ringtune.timeline.analysis.comparison import Comparison
-from ringtune.timeline.analysis.late_waits import late_waits
 from ringtune.timeline.analysis.patterns import MATERIAL
-from ringtune.timeline.analysis.phases import exposure
 from ringtune.timeline.analysis.stragglers import Stragglers, paused, stragglers
+from ringtune.timeline.analysis.summary import Summary, exposures_of
 from ringtune.timeline.analysis.verdicts import sentence
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.units import ranks_text, several, share_text, time_text
@@ -20,12 +19,13 @@ _MUCH_LESS = 0.5
 """A rank that waits less than this part of what every other one does has the others wait for it."""
 
 
-def headline(trace: Trace, found: Stragglers | None = None) -> str:
+def headline(trace: Trace, found: Stragglers | None = None, summary: Summary | None = None) -> str:
     """Return what cost the job most and one action; "" where the trace says neither who was late nor who waited.
 
     Args:
         trace: Of all ranks, its start-up left out.
         found: Its stragglers, where they are known.
+        summary: The trace's, where it is known.
     """
     if found is None:
         try:
@@ -37,11 +37,11 @@ def headline(trace: Trace, found: Stragglers | None = None) -> str:
     if found is None and (pause := paused(trace)) is not None:
         return sentence(pause)
     waited = exposed = awaited = total = 0
-    late = late_waits(trace)
     shares: dict[int, float] = {}
+    exposures = exposures_of(trace) if summary is None else {one.rank: one.exposure for one in summary.ranks}
     for about in filter(None, (rank_steps(trace, rank) for rank in trace.ranks)):
-        if about.knows_waiting:
-            split = exposure(trace.spans.of_rank(about.rank), about.waits, late.of_rank(about.rank))
+        split = exposures.get(about.rank)
+        if split is not None:
             length = int((about.end - about.begin).sum())
             waited, exposed, awaited = waited + split.wait_ns, exposed + split.exposed_ns, awaited + split.late_ns
             total += length

@@ -125,7 +125,7 @@ def of_batches(trace: Trace, table: BatchTable, incomplete: int) -> Evidence:
 
 def of_ticks(trace: Trace) -> Evidence:
     """What Horovod's coordinator saw: who was ready last, nothing else."""
-    if trace.size == 1 and trace.source != "horovod":  # rank 0 wrote that of all
+    if {part.size for part in trace.parts} == {1} and trace.source != "horovod":  # rank 0 wrote that of all
         raise RingtuneError("the job has one rank, and nobody waits for it: see ringtune timeline summary")
     ticks = horovod_ticks(trace)
     submits = ticks.submits

@@ -225,10 +225,22 @@ def _dominated_by(ranks: tuple[RankSummary, ...]) -> str:
     return "" if late == exposed else "skew" if late > exposed else "transfer"
 
 
+def exposures_of(trace: Trace) -> dict[int, Exposure | None]:
+    """Return each rank's exposure; None where the trace does not record when callers wait."""
+    late = late_waits(trace)
+    return {rank: _exposure(trace, rank, late) for rank in trace.ranks}
+
+
+def _exposure(trace: Trace, rank: int, late: LateWaits) -> Exposure | None:
+    about = rank_steps(trace, rank)
+    if about is None or not about.knows_waiting:
+        return None
+    return exposure(trace.spans.of_rank(rank), about.waits, late.of_rank(rank))
+
+
 def _rank_summary(trace: Trace, rank: int, late: LateWaits) -> RankSummary:
     spans = trace.spans.of_rank(rank)
     part = next((part for part in trace.parts if part.rank == rank), None)
-    about = rank_steps(trace, rank)
     return RankSummary(
         rank=rank,
         host=part.host if part else "",
@@ -236,9 +248,7 @@ def _rank_summary(trace: Trace, rank: int, late: LateWaits) -> RankSummary:
         stages=stage_times(spans),
         bytes=int(spans.of_stage(Stage.COMMUNICATE).bytes.sum()),
         bus_bytes_per_s=bus_rate(traffic(late.moving.of_rank(rank), trace.size)),
-        exposure=exposure(spans, about.waits, late.of_rank(rank))
-        if about is not None and about.knows_waiting
-        else None,
+        exposure=_exposure(trace, rank, late),
         steps=step_times(spans),
         recorded=part.recorded if part else None,
         dropped=part.dropped if part else 0,

@@ -121,7 +121,7 @@ def diagnose(found: Counted | None, run: Run | None, failed: Failure | None, for
     asked = foresee if whole and failed is None else None
     seen = known("predictions", lambda: asked(trace, name)) if asked is not None else None
     causes = sorted(path.causes.items(), key=lambda one: -one[1]) if path is not None else []
-    first = failed.words() if failed is not None else headline(trace, late)
+    first = failed.words() if failed is not None else headline(trace, late, summary)
     return Diagnosis(
         headline=first or "the trace says neither who was late nor who waited: record with ringtune run --timeline",
         failure=failed,
