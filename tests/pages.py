@@ -22,7 +22,7 @@ GUIDES = (
     "faq",
 )  # fmt: skip
 # Those of frameworks and engines, which run in tests/frameworks and tests/engines, in environments of their own.
-FRAMEWORK_GUIDES = ("jax", "tensorflow", "torch-libraries", "spark", "ray", "dask")
+FRAMEWORK_GUIDES = ("jax", "mxnet", "tensorflow", "torch-libraries", "spark", "ray", "dask")
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
