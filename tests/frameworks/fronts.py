@@ -52,7 +52,12 @@ def _tensorflow() -> Front:
     import tensorflow as tf
 
     hvd = importlib.import_module("ringtune.tensorflow")
-    return Front(hvd, tf.convert_to_tensor, tf.function, (tf.errors.OpError,), always=True)
+
+    def values(one: Any) -> Any:
+        # NumPy takes no scalar of bfloat16 from the tensor itself.
+        return np.asarray(one.numpy() if hasattr(one, "numpy") else one)
+
+    return Front(hvd, tf.convert_to_tensor, tf.function, (tf.errors.OpError,), always=True, values=values)
 
 
 def _mxnet() -> Front:
