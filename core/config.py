@@ -20,7 +20,8 @@ from ringtune.algorithms import SWITCH
 from ringtune.alias.horovod_variables import FALSE, HOROVOD_IGNORED, TRUE, reading
 from ringtune.bootstrap.interfaces import address_of
 from ringtune.errors import ConfigError
-from ringtune.knobs import DEFAULTS, TABLE, Knobs
+from ringtune.knobs import BY_NAME as KNOBS_BY_NAME
+from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.output_file import expanded
 from ringtune.output_variables import DETAILS
 from ringtune.variable import FORMER_NAMES, PREFIX, TWIN_PREFIX, Variable, current_name, without_password
@@ -31,7 +32,6 @@ FEWEST_SECRET_CHARACTERS = 16
 
 _PRIVATE = frozenset({"STORE", "JOB", "SECRET", "SECRET_FILE"})
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
-_KNOBS = {row.name: row for row in TABLE}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Config:
                 values[variable.field] = parse(variable, source, text)
                 given.add(variable.name)
         sentences += _ignored(environ)
-        knobs = {name: row.number(values.pop(name)) for name, row in _KNOBS.items() if name in values}
+        knobs = {name: row.number(values.pop(name)) for name, row in KNOBS_BY_NAME.items() if name in values}
         values["knobs"] = Knobs(**knobs)
         return cls(**values, given=frozenset(given), horovods=frozenset(horovods), warnings=tuple(sentences))
 
@@ -158,7 +158,7 @@ class Config:
 
     def value(self, field: str) -> object:
         """Return what a variable of a field was parsed to, also where the field is a knob's."""
-        row = _KNOBS.get(field)
+        row = KNOBS_BY_NAME.get(field)
         return getattr(self, field) if row is None else row.of_variable(getattr(self.knobs, field))
 
     @property

@@ -306,4 +306,6 @@ class Knobs:
 TABLE = tuple(Row(one.name, getattr(Knobs, one.name), **one.metadata) for one in fields(Knobs))
 """The knobs in the order in which messages name them."""
 
+BY_NAME = {row.name: row for row in TABLE}
+
 DEFAULTS = Knobs()

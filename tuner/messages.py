@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from ringtune.autoload import ARGUMENTS
-from ringtune.knobs import TABLE, Knobs
+from ringtune.knobs import BY_NAME, TABLE, Knobs
 from ringtune.timeline.units import bytes_text, several
 from ringtune.tuner.records import (
     FailedRecord,
@@ -50,7 +50,7 @@ def other_words(knobs: Knobs) -> list[str]:
 
 def knob_words(knobs: Knobs, name: str) -> tuple[str, str]:
     """Return a knob's name and value in words, for example ``("fusion", "32 MiB")``."""
-    row = next(row for row in TABLE if row.name == name)
+    row = BY_NAME[name]
     value = getattr(knobs, name)
     if row.choices:
         return row.label, row.choices[value]

@@ -7,23 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from ringtune.common.argument_checks import refuse
+from ringtune.common.compression import NoneCompressor
 from ringtune.common.dtypes import NUMBERS
-
-
-class NoneCompressor:
-    """Compresses nothing."""
-
-    wire = -1
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the array itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return the array itself."""
-        return tensor
 
 
 class _CastCompressor:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ringtune.common import argument_checks
 from ringtune.common.argument_checks import COMMON, check_each, check_index, check_splits
-from ringtune.mxnet.compression import check_compression
+from ringtune.common.compression import check_compression
 from ringtune.mxnet.library import check_array, check_reduced_array
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringtune.common.argument_checks import check_factor, check_index, check_process_set, refuse
+from ringtune.common.compression import check_compression
 from ringtune.common.process_sets import ProcessSet
 from ringtune.errors import InvalidArgument
 from ringtune.mxnet.collectives import allreduce_, grouped_allreduce_
-from ringtune.mxnet.compression import check_compression
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from ringtune.common import argument_checks
 from ringtune.common.argument_checks import COMMON, Check, check_each, check_splits, refuse
+from ringtune.common.compression import check_compression
 from ringtune.common.dtypes import NUMBERS, check_reduced
 from ringtune.errors import InvalidArgument
-from ringtune.tensorflow.compression import check_compression
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

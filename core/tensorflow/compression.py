@@ -10,37 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from ringtune.common.argument_checks import refuse
+from ringtune.common.compression import Compressor, NoneCompressor
 from ringtune.common.dtypes import NUMBERS
 from ringtune.common.reductions import Adasum
-
-
-class Compressor:
-    """Turns a tensor into what travels and back."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the tensor that travels and what `decompress` needs to know."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return a tensor of the original dtype."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the tensor itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return the tensor itself."""
-        return tensor
 
 
 class _CastCompressor(Compressor):
@@ -88,9 +60,3 @@ def wire_number(compression: Any, op: int) -> int:
     """
     casts = isinstance(compression, type) and issubclass(compression, _CastCompressor) and op != Adasum
     return NUMBERS[compression.dtype.name] if casts else -1
-
-
-def check_compression(value: Any, what: str) -> None:
-    """Refuse what is no compressor."""
-    if not callable(getattr(value, "compress", None)) or not callable(getattr(value, "decompress", None)):
-        refuse(what, value, "hvd.Compression.none, .fp16, .bf16, or a class with compress and decompress")
