@@ -120,7 +120,7 @@ class Session(Tickets):
         return self._steps.end()
 
     def follow_programs(self) -> None:
-        """Count also the steps that end in a framework's compiled programs; they are told by a thread of their own."""
+        """Count also the steps that end in a framework's compiled programs; a thread of their own reports them."""
         self._steps.follow_programs()
 
     def _step_ended(self, stats: StepStats) -> None:
@@ -261,7 +261,7 @@ class Session(Tickets):
         """Leave the job: extensions, timeline, runtime, run folder, in this order. Idempotent.
 
         Args:
-            at_exit: The process ends, with its session open: the others are told so, and by which error.
+            at_exit: The process ends, with its session open: the other ranks get that as the reason, with the error.
         """
         if self.closed or os.getpid() != self._pid:  # a forked child holds only a copy
             return

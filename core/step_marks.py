@@ -2,7 +2,7 @@
 
 Where a run folder is written, the native runtime watches what the training thread submits until a step is marked
 (``native/runtime/step_watch.h``); from then on only marks count. Steps that end in a framework's compiled program are
-counted there, without Python, and told to a thread of their own.
+counted there, without Python, and reported by a thread of their own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StepMarks:
             self._runtime.watch_steps(None)
 
     def close(self) -> None:
-        """Watch no longer, and count no step in programs any more; those that have ended are told before."""
+        """Watch no longer, and count no step in programs any more; those that have ended are reported before."""
         self.stop()
         if self._follower is not None:
             self._runtime.stop_framework_steps()

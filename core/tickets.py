@@ -87,7 +87,7 @@ class Tickets:
 
         Args:
             name: Of the group, which names its members too.
-            members: They are changed: each is told its name, the group and its size.
+            members: They are changed: each gets its name, the group and its size.
 
         Raises:
             InvalidArgument: See `submit`; or there are no members.

@@ -1,11 +1,11 @@
-"""How this process leaves its job: what the other ranks are told, and its exit code."""
+"""How this process leaves its job: the reason that the other ranks receive, and its exit code."""
 
 from __future__ import annotations
 
 import sys
 
 _MESSAGE_LENGTH = 400
-"""What the other ranks are told of an error's message, in characters."""
+"""Longest part of an error's message that is sent to the other ranks, in characters."""
 
 
 def departure(*, at_exit: bool) -> tuple[str, bool]:

@@ -23,7 +23,7 @@ class MeetingWatch:
         self._seen = False
 
     def begin(self, store: Any, placement: Placement) -> None:
-        """From now on the others are told when this process ends."""
+        """From now on the other ranks get a notice when this process ends."""
         store.set_at_end(self._key, f"rank {placement.rank} on {placement.host}".encode())
         self._store = store
 

@@ -97,10 +97,10 @@ def detect(config: Config, environ: Mapping[str, str] | None = None) -> Placemen
 
 
 def is_placed(config: Config, environ: Mapping[str, str]) -> bool:
-    """Whether a launcher has told this process its rank.
+    """Whether a launcher has given this process its rank.
 
     Raises:
-        ConfigError: It has told half of it.
+        ConfigError: It has given half of it.
     """
     return (_own_task(config, environ) or find_task(environ)) is not None
 

@@ -1,4 +1,4 @@
-"""Communicators of mpi4py that scripts hand to ``init(comm=...)``, and what is told when they do not fit the job."""
+"""Communicators of mpi4py that scripts hand to ``init(comm=...)``, and the errors where they do not fit the job."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def pack(what: str, function: Callable[..., Any], args: Sequence[Any], kwargs: M
 
 
 def answer(job: EngineJob, own: Mapping[str, str], packed: bytes, *, captures: bool = False) -> Answer:
-    """Make a call as a rank; exceptions become part of the answer, and the other ranks are told of them.
+    """Make a call as a rank; exceptions become part of the answer and are reported to the other ranks.
 
     Args:
         job: The job.

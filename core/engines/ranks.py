@@ -160,7 +160,7 @@ def join(job: EngineJob, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def leave(before: Mapping[str, str]) -> None:
-    """Leave the job and give the process the environment that it had; within ``except`` the others are told why."""
+    """Leave the job and give the process the environment that it had; in ``except`` the other ranks get the reason."""
     try:
         of_torch = sys.modules.get("torch.distributed")
         if of_torch is not None and of_torch.is_initialized():

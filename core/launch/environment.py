@@ -152,7 +152,7 @@ def _environment(
 
 
 def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what a launcher has told this process, or a rank that is its parent."""
+    """Return the environment without what a launcher has set for this process, or a rank that is its parent."""
     return {name: value for name, value in environ.items() if not _FOREIGN_RENDEZVOUS.match(name)}
 
 

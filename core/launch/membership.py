@@ -1,7 +1,7 @@
 """Who belongs to an elastic job: a pure machine. Events in (hosts, ready, ended, tick), actions out.
 
 A *worker* is one process with a number that it keeps; a *generation* is one set of workers with ranks. A new generation
-is formed when a worker failed, when workers ask for one (after a failure of the runtime, or because they were told of
+is formed when a worker failed, when workers ask for one (after a failure of the runtime, or because they got notice of
 new hosts), and at the start. It begins when every live worker is ready.
 """
 
@@ -19,7 +19,7 @@ _SETTLED_S = 30.0
 _LEAVING_S = 5.0
 """For so long workers that are ready wait for those of hosts which have been taken from the job."""
 _REMIND_S = 5.0
-"""After so long workers that should leave are told again: they may have had their ranks a moment before the news."""
+"""A notice to workers that should leave is repeated after so long: they may have got their ranks just before it."""
 
 
 @dataclass(frozen=True)

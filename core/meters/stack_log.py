@@ -1,4 +1,4 @@
-"""Where a rank stands in Python: when nothing moves for long, when it is told to end, and when an error ends it."""
+"""Where a rank stands in Python: when nothing moves for long, when it gets SIGTERM, and when an error ends it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class MiniSettings:
         ssh_identity_file: See `key`.
         timeout_s: Seconds until all actors must have started.
         placement_group_timeout_s: Seconds until the cluster must have room for them.
-        elastic: Whether the job is elastic; told by the executor's arguments.
+        elastic: Whether the job is elastic; set by the executor's arguments.
     """
 
     nics: Sequence[str] | None = None

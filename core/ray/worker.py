@@ -70,7 +70,7 @@ class Worker:
         """Return what a function returns.
 
         Raises:
-            Exception: Whatever it raises; the other ranks are told of it.
+            Exception: Whatever it raises; it is reported to the other ranks.
         """
         try:
             return function(*args, **kwargs)

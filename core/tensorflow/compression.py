@@ -1,6 +1,6 @@
 """Compression of tensors before they travel: cast down, reduce, cast back.
 
-An allreduce is told the dtype to travel as, and the runtime casts while it copies: no cast tensor is ever made.
+An allreduce takes the dtype to travel as, and the runtime casts while it copies: no cast tensor is ever made.
 `compress` and `decompress` do the same by hand.
 """
 

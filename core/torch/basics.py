@@ -99,7 +99,7 @@ def _compute_threads(opened: Session) -> None:
 def _from_torch() -> Config | None:
     """Return the settings of a rank of torch.distributed's world that no launcher has placed; None for any other.
 
-    ``torch.multiprocessing.spawn`` starts such ranks: they are told where they are by ``init_process_group`` alone.
+    ``torch.multiprocessing.spawn`` starts such ranks: they know their rank from ``init_process_group`` alone.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None

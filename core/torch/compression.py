@@ -1,6 +1,6 @@
 """Compression of gradients before they travel: cast down, reduce, cast back.
 
-The casts of `Compression.fp16` and `Compression.bf16` are part of the runtime's copies in and out: an allreduce is told
+The casts of `Compression.fp16` and `Compression.bf16` are part of the runtime's copies in and out: an allreduce takes
 the dtype to travel as (`to_travel`), and no cast tensor is ever made. `compress` and `decompress` do the same by hand.
 """
 

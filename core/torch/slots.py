@@ -61,7 +61,7 @@ class Slot:
         grad: The gradient that backward has added up, until it is reduced; None for a rank that has none.
         version: Version counter of that gradient when backward had added it up.
         kept: Storage that the runtime uses: a tensor may be given another one meanwhile.
-        finish: Brings the result into place if it is told to, and returns what the ranks learn by it; None when the
+        finish: Brings the result into place if asked to, and returns what the ranks learn by it; None when the
             gradient was reduced in place.
         sparse: Waits for the reduction of a gradient that is sparse, or compressed with a memory, and returns it.
         key: Stands for the gradient and how it is reduced (`persistent.start`).

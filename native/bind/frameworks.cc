@@ -108,7 +108,7 @@ void add_frameworks(nb::module_& module, nb::class_<Runtime>& runtime) {
              "The custom call for programs of JAX on the CPU (frameworks/jax_handler.h).");
   module.def("on_jax_failure", &on_jax_failure, nb::arg("call").none(),
              nb::sig("def on_jax_failure(call: collections.abc.Callable[[], None] | None) -> None"),
-             "`call()` before a program of JAX is told of an error, on its thread.");
+             "`call()` before a program of JAX gets an error, on its thread.");
   module.def("use_mxnet", &use_mxnet, nb::arg("library"), nb::sig("def use_mxnet(library: int) -> None"),
              "Takes MXNet's functions from its library, a handle of `dlopen` (frameworks/mxnet_engine.h).");
   module.def(

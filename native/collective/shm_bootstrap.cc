@@ -94,7 +94,7 @@ std::shared_ptr<ShmGroup> connect_shm_group(Fabric& fabric, const Group& ring, c
   // A second exchange: only when everyone has mapped everything may anyone use it (or close its descriptor).
   if (!everyone_says_yes(ring, all)) return nullptr;
   regions[static_cast<std::size_t>(ring.rank)].detach_fd();
-  // By what all have told: how they wait decides how slots are used, so it must be the same for all of them.
+  // By what all have published: how they wait decides how slots are used, so it must be the same for all of them.
   if (options.spin_ns == ShmGroupOptions::kAsCoresAllow) options.spin_ns = default_spin_ns(cores);
   auto shm_group = std::make_shared<ShmGroup>(ring.rank, std::move(regions), ranks, std::move(options));
   fabric.add_abortable(shm_group);

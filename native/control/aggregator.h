@@ -99,26 +99,26 @@ class Aggregator {
   std::map<int, Child> children_;  // by rank, this rank itself among them
   std::map<std::uint32_t, Members> members_;
   Entries entries_;
-  std::vector<Entries::value_type*> held_;  // not told to the parent, in the order in which they came
+  std::vector<Entries::value_type*> held_;  // not sent to the parent, in the order in which they came
   bool some_go_ = false;                    // of held_
   std::unordered_map<std::uint32_t, Number> numbers_;
   std::deque<std::pair<std::uint64_t, std::uint32_t>> evicted_;         // numbers, by the decisions that evicted them
   std::unordered_map<TensorKey, std::uint64_t, TensorKeyHash> failed_;  // sequence of the decision
   std::deque<std::pair<std::uint64_t, TensorKey>> failures_;
-  std::vector<Variant> joins_;  // not told yet
+  std::vector<Variant> joins_;  // not sent yet
   RankSet joined_;
-  RankSet leaving_;                    // not told yet
+  RankSet leaving_;                    // not sent yet
   std::vector<Departure> departures_;  // likewise, as they came
-  RankSet sent_leaving_;               // told, and perhaps not decided
+  RankSet sent_leaving_;               // sent, and perhaps not decided
   std::int64_t leaving_since_ns_ = 0;
   RankSet left_;
   std::map<std::uint32_t, StepTally> steps_;
-  std::uint32_t left_schedule_ = 0;  // not told yet
+  std::uint32_t left_schedule_ = 0;  // not sent yet
   std::uint32_t sent_schedule_ = 0;
   std::uint64_t schedule_rounds_ = 0;
   std::uint64_t schedule_sequence_ = 0;  // of the decisions that began the last schedule
   std::uint64_t seen_ = 0;
-  std::uint64_t acknowledged_ = 0;  // told last
+  std::uint64_t acknowledged_ = 0;  // sent last
   bool sent_waiting_ = false;
 };
 

@@ -17,7 +17,7 @@ void Coordinator::tick(std::int64_t now_ns, std::vector<Action>& actions) {
   const bool due = std::any_of(entries_.begin(), entries_.end(), [&](const auto& item) {
     return stall_.warning_ns > 0 && now_ns - item.second.warned_ns >= stall_.warning_ns;
   });
-  // Tensors that came a little later, as the gradients of one step do, are told of together.
+  // Tensors that came a little later, as the gradients of one step do, are reported together.
   const std::int64_t overdue_ns = stall_.warning_ns - stall_.warning_ns / 8;
   for (auto& [key, entry] : entries_) {
     const std::int64_t age_ns = now_ns - entry.first_ns;

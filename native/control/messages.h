@@ -133,7 +133,7 @@ struct ScheduledBatch {
   friend bool operator==(const ScheduledBatch&, const ScheduledBatch&) = default;
 };
 
-/// From here on the ranks run these batches in this order, each those of its sets, again and again, without being told.
+/// From here on the ranks run these batches in this order, each those of its sets, again and again, without a message.
 /// What was reported and not decided before belongs to the schedule, or is reported again by ranks that have no part
 /// in it.
 struct ScheduleDecision {

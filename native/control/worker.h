@@ -84,7 +84,7 @@ class Worker {
   struct Cached {
     std::uint32_t id;
     SharedRequest request;
-    std::vector<std::int64_t> rows;  // of the batch that told the number
+    std::vector<std::int64_t> rows;  // of the batch that held the number
   };
 
   void enqueue(SharedRequest request, Tag tag, std::int64_t now_ns);
@@ -136,7 +136,7 @@ class Worker {
   bool schedule_unfit_ = false;        // a tensor came that is none of the schedule's
   std::int64_t round_since_ns_ = 0;    // when it was posted
   std::uint32_t wished_ended_ = 0;     // a schedule for whose end the coordinator was asked
-  std::uint32_t left_schedule_ = 0;    // to be told to the coordinator
+  std::uint32_t left_schedule_ = 0;    // to be sent to the coordinator
   std::uint64_t schedule_rounds_ = 0;  // of the schedule that was left
   std::uint32_t next_round_id_ = 1;
   std::int64_t waiting_since_ns_ = kNever;

@@ -84,7 +84,7 @@ class CudaEvent {
   CudaEventHandle handle_ = nullptr;
 };
 
-/// A stream of our own, which waits for no other one unless told to.
+/// A stream of our own, which waits for no other one unless asked to.
 class CudaStream {
  public:
   explicit CudaStream(const CudaDevice& device);

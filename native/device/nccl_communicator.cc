@@ -54,7 +54,7 @@ bool NcclCommunicator::settled() {
 void NcclCommunicator::settle(Deadline deadline) {
   if (poll_until(deadline, [this] { return settled(); })) return;
   throw Timeout(
-      "NCCL did not come to an end of what it had begun: is a rank stuck, or a network interface not reachable?"
+      "NCCL did not finish what it had begun: is a rank stuck, or a network interface not reachable?"
       " NCCL_DEBUG=INFO says more");
 }
 

@@ -20,7 +20,7 @@ namespace ringtune {
 
 using NcclHandle = ncclComm*;
 
-/// How the ranks of a communicator find one another; made by one of them, told to the others. Passed by value in C.
+/// How the ranks of a communicator find one another; made by one of them, sent to the others. Passed by value in C.
 struct NcclUniqueId {
   std::array<char, 128> bytes{};
 };

@@ -12,7 +12,7 @@ namespace ringtune::frameworks {
 /// tensors are done. An error is "ringtune.CLASS: text", with the class of `ringtune.errors`.
 [[nodiscard]] xla::Error* jax_collective(xla::CallFrame* frame);
 
-/// Called before a program is told of an error, on its thread. Empty: nothing is. Any thread.
+/// Called before a program gets an error, on its thread. Empty: nothing is called. Any thread.
 void on_jax_failure(std::function<void()> call);
 
 }  // namespace ringtune::frameworks

@@ -70,8 +70,8 @@ class Port {
   /// also that no session is open, are outcomes.
   [[nodiscard]] Outcomes run(Calls calls);
   /// Returns at once. `done` is called once, on a thread of the port's own: it may run what the framework has waiting,
-  /// and even ask for the next collective. What is refused at once - no session, an invalid argument - is told on the
-  /// calling thread, before this returns. The memory of the calls must live until then.
+  /// and even ask for the next collective. What is refused at once - no session, an invalid argument - is reported on
+  /// the calling thread, before this returns. The memory of the calls must live until then.
   void submit(Calls calls, Done done);
 
   /// A step ends here: the program marks it. From then on none is detected.

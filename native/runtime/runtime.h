@@ -107,7 +107,8 @@ class Runtime {
   /// Throws InvalidArgument (name in flight, bad root ...), ShutDown, or the error that ended the job; of a tensor on a
   /// GPU, DeviceError too.
   Ticket submit(Submission submission);
-  /// The same of host memory, without a caller who will wait: the listener, which is borrowed, is told when it is done.
+  /// The same of host memory, without a caller who will wait: the listener, which is borrowed, is called when it is
+  /// done.
   Ticket submit(Submission submission, FinishListener& listener);
   /// Throws what submit() would throw on this rank alone, but for a name that is in flight.
   void check(const Submission& submission) const;

@@ -181,7 +181,7 @@ bool StallReporter::reported_lately(const Stall& stall) const {
          now_ns() - last_report_ns_ < quiet_ns_ / 4 * 3;
 }
 
-/// Rank 0, through which all others are heard, reports. This rank does only where rank 0 is silent.
+/// Rank 0, which gets the messages of all others, reports. This rank does only where rank 0 is silent.
 void StallReporter::report_elsewhere(Task& task) {
   const Answers answers = fabric_.inquire(question_for_report(task.stall), Deadline::after(kRankZeroNs));
   Stall& stall = task.stall;

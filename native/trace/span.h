@@ -80,7 +80,7 @@ struct Span {
 };
 static_assert(sizeof(Span) == 48);
 
-/// CollectiveKind (collective/kind.h) and Algorithm (collective/algorithm.h; 0 = not told) in one byte of a span.
+/// CollectiveKind (collective/kind.h) and Algorithm (collective/algorithm.h; 0 = unknown) in one byte of a span.
 [[nodiscard]] constexpr std::uint8_t span_kind(std::uint8_t collective, std::uint8_t algorithm) noexcept {
   return static_cast<std::uint8_t>((collective & 0x0f) | (algorithm << 4));
 }

@@ -109,7 +109,8 @@ void Monitor::beat() {
   const std::int64_t now = now_ns();
   if (now < next_beat_ns_) return;
   const std::int64_t period = silence_ns_ / kBeats;
-  // Where this process itself stood still (stopped with its job, a machine that slept), the others could not be heard.
+  // Where this process itself stood still (stopped with its job, a machine that slept), nothing of the others could
+  // arrive.
   const bool stood_still = next_beat_ns_ != 0 && now - next_beat_ns_ > period;
   next_beat_ns_ = now + period;
   send_all(message_of(Message::kAlive), -1);

@@ -138,7 +138,7 @@ void TcpBootstrap::pause(const BootstrapRequest& request, std::uint32_t ticket) 
 }
 
 void TcpBootstrap::welcome_strangers() {
-  // Each is heard before others can push it out.
+  // The message of each is read before others can push it out.
   while (std::optional<Fd> fd = accept_tcp(listener_.get())) {
     if (strangers_.size() >= kMaxUnproven) strangers_.pop_front();  // closing it also ends its watch
     strangers_.push_back(
@@ -150,14 +150,14 @@ void TcpBootstrap::welcome_strangers() {
 
 std::list<TcpBootstrap::Stranger>::iterator TcpBootstrap::welcome(std::list<Stranger>::iterator stranger) {
   waker_.watch(stranger->fd.get(), false);
-  // It is heard first: this rank may have looked at nobody since the time was over.
-  if (hear(*stranger) && !stranger->until.expired()) return std::next(stranger);
+  // Its message is read first: this rank may have looked at nobody since the time was over.
+  if (read_message(*stranger) && !stranger->until.expired()) return std::next(stranger);
   if (stranger->fd) waker_.unwatch(stranger->fd.get());
   return strangers_.erase(stranger);
 }
 
 /// True while it has not said all. Never throws for what a stranger says: that is only logged.
-bool TcpBootstrap::hear(Stranger& stranger) {
+bool TcpBootstrap::read_message(Stranger& stranger) {
   try {
     while (true) {
       const Transfer transfer = read_some(stranger.fd.get(), stranger.in.space());

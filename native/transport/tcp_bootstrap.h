@@ -51,7 +51,7 @@ class TcpBootstrap {
   };
   void welcome_strangers();
   std::list<Stranger>::iterator welcome(std::list<Stranger>::iterator stranger);
-  [[nodiscard]] bool hear(Stranger& stranger);
+  [[nodiscard]] bool read_message(Stranger& stranger);
   void challenge(Stranger& stranger, ByteView hello);
   void admit(Stranger& stranger, ByteView proof);
   [[nodiscard]] Fd take_match(const BootstrapRequest& request);

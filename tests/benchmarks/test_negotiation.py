@@ -79,7 +79,7 @@ def test_counts_of_the_real_thing_do_not_grow_with_the_ranks(tmp_path: Path) -> 
     for phase in ("cold", "cached"):
         assert by_ranks[2][phase]["coordinator"]["messages"] == 2
         for ranks in (16, 64, 256):
-            # Rank 0 hears its eight children once and answers each; every link carries a message each way.
+            # Rank 0 gets a message of its eight children once and answers each; every link carries a message each way.
             assert by_ranks[ranks][phase]["coordinator"]["messages"] == 16
             assert by_ranks[ranks][phase]["all_messages"] == 2 * (ranks - 1)
             assert by_ranks[ranks][phase]["busiest"]["messages"] <= 18

@@ -65,7 +65,7 @@ def test_the_indexed_job_is_valid() -> None:
 
 
 def check_meeting(service: dict[str, Any], job: dict[str, Any]) -> None:
-    """Check that the ranks find each other: the numbers agree, and the first pod has the name that all are told."""
+    """Check that the ranks find each other: the numbers agree, and the first pod has the name that all learn."""
     spec, name = job["spec"], job["metadata"]["name"]
     (container,) = containers(job)
     told = {one["name"]: one.get("value") for one in container["env"]}

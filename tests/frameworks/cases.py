@@ -132,7 +132,7 @@ def factors(front: str, mode: str) -> None:
 
 
 def sets(front: str, mode: str) -> str:
-    """Reduce in a set of some ranks; return what others are told."""
+    """Reduce in a set of some ranks; return what others learn."""
     ends = front_of(front)
     hvd = ends.hvd
     members = [0, hvd.size() - 1]
@@ -154,7 +154,7 @@ def sets(front: str, mode: str) -> str:
 
 
 def disagreeing(front: str, mode: str) -> tuple[str, float]:
-    """Return what ranks with other shapes are told, and a sum afterwards."""
+    """Return what ranks with other shapes learn, and a sum afterwards."""
     ends = front_of(front)
     hvd = ends.hvd
 

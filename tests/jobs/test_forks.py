@@ -1,4 +1,4 @@
-"""Children that a rank forks after init(): they are told that they have no part in the job, and do not disturb it."""
+"""Children that a rank forks after init(): they learn that they have no part in the job, and do not disturb it."""
 
 from __future__ import annotations
 

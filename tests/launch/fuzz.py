@@ -62,43 +62,43 @@ class Found:
     wrong: list[str] = field(default_factory=list)
 
 
-def nonsense(chance: random.Random) -> bytes:
+def nonsense(rng: random.Random) -> bytes:
     """Return what a stranger may say: a beginning that is known here, lengths that lie, noise, much of it or little."""
-    said = chance.choice((b"", *_MAGICS))
-    for _ in range(chance.randrange(4)):
-        said += chance.choice(
+    said = rng.choice((b"", *_MAGICS))
+    for _ in range(rng.randrange(4)):
+        said += rng.choice(
             (
-                struct.pack("<I", chance.choice((0, 1, 3, 36, 64, 1 << 16, 1 << 30, (1 << 32) - 1))),
-                struct.pack("<Q", chance.randrange(1 << 64)),
-                chance.randbytes(chance.choice((1, 32, 36, 68, 4096))),
-                b"Host: " + chance.randbytes(8).hex().encode() + b"\r\n\r\n",
+                struct.pack("<I", rng.choice((0, 1, 3, 36, 64, 1 << 16, 1 << 30, (1 << 32) - 1))),
+                struct.pack("<Q", rng.randrange(1 << 64)),
+                rng.randbytes(rng.choice((1, 32, 36, 68, 4096))),
+                b"Host: " + rng.randbytes(8).hex().encode() + b"\r\n\r\n",
             )
         )
-    return said + (chance.randbytes(1 << 20) if chance.random() < 0.02 else b"")
+    return said + (rng.randbytes(1 << 20) if rng.random() < 0.02 else b"")
 
 
 def disturb(ports: Sequence[int], seed: int, seconds: float, count: multiprocessing.Queue[int]) -> None:
     """Open connections for so long; tell how many."""
     os.nice(10)
-    chance, until, kept, opened = random.Random(seed), time.monotonic() + seconds, [], 0
+    rng, until, kept, opened = random.Random(seed), time.monotonic() + seconds, [], 0
     while time.monotonic() < until:
         link = socket.socket()
         link.settimeout(0.2)
         with contextlib.suppress(OSError):  # refused, closed while it speaks, or not read from
-            link.connect(("127.0.0.1", chance.choice(ports)))
+            link.connect(("127.0.0.1", rng.choice(ports)))
             opened += 1
-            link.sendall(nonsense(chance))
-            how = chance.random()
+            link.sendall(nonsense(rng))
+            how = rng.random()
             if how < 0.2:
                 link.recv(4096)
             elif how < 0.4:  # a reset instead of an end
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             elif how < 0.6:
                 link.shutdown(socket.SHUT_WR)
-        if chance.random() < 0.3:
+        if rng.random() < 0.3:
             kept.append(link)
             if len(kept) > _KEPT:
-                kept.pop(chance.randrange(_KEPT)).close()
+                kept.pop(rng.randrange(_KEPT)).close()
         else:
             link.close()
         time.sleep(_PAUSE_S)
@@ -113,7 +113,7 @@ def listening(processes: Sequence[psutil.Process]) -> list[int]:
 
 def run(seconds: float, seed: int) -> Found:
     """Run a job for so long, and fuzz it for half of that time."""
-    found, chance = Found(), random.Random(seed)
+    found, rng = Found(), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="fuzz") as name:
         folder = Path(name)
         with _job(folder) as launcher:
@@ -127,7 +127,7 @@ def run(seconds: float, seed: int) -> Found:
                 began, fuzzing = time.monotonic(), len(rounds) % 2 == 1
                 if fuzzing:
                     count: multiprocessing.Queue[int] = multiprocessing.Queue()
-                    arguments = (found.ports, chance.randrange(1 << 30), ROUND_S, count)
+                    arguments = (found.ports, rng.randrange(1 << 30), ROUND_S, count)
                     fuzzer = multiprocessing.Process(target=disturb, args=arguments)
                     fuzzer.start()
                     found.connections += count.get(timeout=60)

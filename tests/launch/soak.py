@@ -51,7 +51,7 @@ class Soak:
     """
 
     folder: Path
-    chance: random.Random
+    rng: random.Random
     changes: list[tuple[str, float]] = field(default_factory=list)
     losses: dict[int, set[str]] = field(default_factory=dict)
     _slots: dict[str, int] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Soak:
         if kind == "slots":
             self._change_slots()
             return lambda: None
-        victim = self.chance.choice(self._workers())
+        victim = self.rng.choice(self._workers())
         if kind == "cut":
             network.cut(victim["host"])
             return lambda: network.mend(victim["host"])
@@ -114,7 +114,7 @@ class Soak:
 
     def _change_slots(self) -> None:
         while True:
-            host, slots = self.chance.choice(list(self._slots)), self.chance.randint(0, 2)
+            host, slots = self.rng.choice(list(self._slots)), self.rng.randint(0, 2)
             others = [name for name, count in {**self._slots, host: slots}.items() if count]
             total = sum(self._slots.values()) - self._slots[host] + slots
             if slots != self._slots[host] and 3 <= total <= MOST_RANKS and len(others) > 1:
@@ -194,10 +194,10 @@ class Soak:
             time.sleep(0.05)
 
 
-def kinds_of(count: int, chance: random.Random) -> list[str]:
+def kinds_of(count: int, rng: random.Random) -> list[str]:
     """Return so many changes, of every kind alike, in random order."""
     kinds = [KINDS[number % len(KINDS)] for number in range(count)]
-    chance.shuffle(kinds)
+    rng.shuffle(kinds)
     return kinds
 
 
@@ -208,9 +208,9 @@ def run(count: int, seed: int) -> Soak:
         AssertionError: It hangs, fails, or leaves something behind.
     """
     with tempfile.TemporaryDirectory(prefix="soak") as folder:
-        chance = random.Random(seed)
-        soak = Soak(Path(folder), chance)
-        soak.run(kinds_of(count, chance))
+        rng = random.Random(seed)
+        soak = Soak(Path(folder), rng)
+        soak.run(kinds_of(count, rng))
         return soak
 
 

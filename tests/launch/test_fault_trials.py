@@ -16,9 +16,9 @@ ROUNDS = 4
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", trials.FAULTS)
 def test_a_fault_in_a_random_phase(fault: str) -> None:
-    chance = random.Random()
-    transport = "tcp" if fault in trials.NETWORK else chance.choice(["auto", "tcp"])
-    trial = trials.Trial.drawn(fault, chance.choice(PHASES), transport, chance)
+    rng = random.Random()
+    transport = "tcp" if fault in trials.NETWORK else rng.choice(["auto", "tcp"])
+    trial = trials.Trial.drawn(fault, rng.choice(PHASES), transport, rng)
     found = trials.run(trial)
     assert not found.wrong, (trial, found)
 

@@ -48,11 +48,11 @@ class Trial:
     delay_s: float
 
     @staticmethod
-    def drawn(fault: str, phase: str, transport: str, chance: random.Random) -> Trial:
+    def drawn(fault: str, phase: str, transport: str, rng: random.Random) -> Trial:
         """Draw the victim and the moment; the phases begin at once and last long, but for the first and the last."""
-        victim = 0 if fault == "frozen rank 0" else chance.randrange(1 if fault == "frozen" else 0, SIZE)
+        victim = 0 if fault == "frozen rank 0" else rng.randrange(1 if fault == "frozen" else 0, SIZE)
         longest_s = {"rendezvous": 0.05, "shutdown": 0.004}.get(phase, 0.5)
-        return Trial(fault, phase, transport, victim, chance.uniform(0.0005, longest_s))
+        return Trial(fault, phase, transport, victim, rng.uniform(0.0005, longest_s))
 
 
 @dataclass
@@ -220,10 +220,10 @@ def _marked(process: psutil.Process, mark: str) -> bool:
 
 def drawn(rounds: int, seed: int) -> Iterator[Trial]:
     """Yield every fault in every phase so often, over shared memory and TCP in turn."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for turn, (fault, phase) in itertools.product(range(rounds), itertools.product(FAULTS, PHASES)):
         transport = "tcp" if fault in NETWORK or (turn + FAULTS.index(fault) + PHASES.index(phase)) % 2 else "auto"
-        yield Trial.drawn(fault, phase, transport, chance)
+        yield Trial.drawn(fault, phase, transport, rng)
 
 
 def table(all_found: Sequence[Found]) -> str:

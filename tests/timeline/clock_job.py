@@ -19,7 +19,7 @@ def main(seconds: float) -> None:
     until = np.array([0.0], dtype=np.float32)
     began = time.monotonic()
     while until[0] == 0:
-        # Rank 0 says when it is enough, and all hear it in the same sum.
+        # Rank 0 says when it is enough, and all get it in the same sum.
         until[0] = 1.0 if session.rank == 0 and time.monotonic() - began > seconds else 0.0
         for name, array in (("data", data), ("until", until)):
             operation = Allreduce(name, array.ctypes.data, array.ctypes.data, array.shape, FLOAT32, SUM)

@@ -172,7 +172,7 @@ JOBS = (
     Planted("slow link", "rank 2 receives 3 ms late", job(4, 80, 12, {}, slow_link={2: 3 * MS}),
             "was lost to rank 2 always (in 79 of 79 steps), by network: look at rank 2's link",
             "", "slower by"),
-    Planted("slow negotiation", "rank 2 hears 3 ms late what is agreed", job(4, 80, 12, {}, slow_control={2: 3 * MS}),
+    Planted("slow negotiation", "rank 2 learns 3 ms late what is agreed", job(4, 80, 12, {}, slow_control={2: 3 * MS}),
             "was lost to rank 2 always (in 79 of 79 steps), by negotiation: look whether the cores of rank 2's host",
             "", "slower by"),
     Planted("late to batches", "rank 2 comes 3 ms late to each batch of a schedule",

@@ -176,8 +176,8 @@ class _Simulation:
             if not self.ideal:
                 times = (agreed[rank].at_ns, begun[rank].at_ns, ends[rank].at_ns)
                 self._record(rank, place, (computing[0][rank], computing[1][rank]), times)
-        submitted, heard, ended = (tuple(node.at_ns for node in row) for row in (submits, agreed, ends))
-        return submitted, heard, ended, tuple(arrived)
+        submitted, agreed_at, ended = (tuple(node.at_ns for node in row) for row in (submits, agreed, ends))
+        return submitted, agreed_at, ended, tuple(arrived)
 
     def _ready(self, submit: _Node) -> _Node:
         """What a rank comes to a batch from: its last submit, or by a schedule the batch before, if that is later."""

@@ -207,7 +207,7 @@ def test_what_ranks_recorded_of_waiting_names_a_straggler_that_no_clock_shows(tm
     found = stragglers(joined(plan, tmp_path / "known"))
     assert {rank.rank: rank.verdict for rank in found.ranks if rank.verdict} == {3: ("compute",)}
     late = found.ranks[3].causes["compute"]
-    # Each step's latest batch: a millisecond less the others' jitter, and the 50 us until all had heard of it.
+    # Each step's latest batch: a millisecond less the others' jitter, and the 50 us until all knew of it.
     assert late.steps_last == 40
     assert late.total_ns == pytest.approx(40 * 1_000_000, rel=0.1)
     blind = joined(plan, tmp_path / "blind", with_awaits=False)

@@ -84,7 +84,7 @@ def test_chances_follow_the_group() -> None:
     larger = beside(trace, 1, 2)
     table = batch_table(larger)
     found, _ = lateness_by_cause(larger, table.take(table.whole), clock_errors(larger))
-    assert {float(one) for late in found.values() for one in np.unique(late.chance)} == {0.5}
+    assert {float(one) for late in found.values() for one in np.unique(late.probability)} == {0.5}
 
 
 @pytest.mark.parametrize("name", ["RING_SEND", "RING_RECV", "gloo:send", "nccl:recv 0<-1"])

@@ -1,4 +1,4 @@
-"""The tests of chance against scipy's, which ringtune does not need."""
+"""The tests of probability against scipy's, which ringtune does not need."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from ringtune.timeline.analysis.significance import (
 )
 
 
-@pytest.mark.parametrize(("hits", "draws", "chance"), [(0, 5, 0.25), (5, 5, 0.25), (12, 40, 0.25), (700, 2000, 1 / 3)])
-def test_binomial_tail(hits: int, draws: int, chance: float) -> None:
-    expected = stats.binomtest(hits, draws, chance, alternative="greater").pvalue
-    assert binomial_tail(hits, draws, chance) == pytest.approx(expected, rel=1e-9)
+@pytest.mark.parametrize(
+    ("hits", "draws", "probability"), [(0, 5, 0.25), (5, 5, 0.25), (12, 40, 0.25), (700, 2000, 1 / 3)]
+)
+def test_binomial_tail(hits: int, draws: int, probability: float) -> None:
+    expected = stats.binomtest(hits, draws, probability, alternative="greater").pvalue
+    assert binomial_tail(hits, draws, probability) == pytest.approx(expected, rel=1e-9)
 
 
 def test_binomial_tail_at_its_ends() -> None:

@@ -43,14 +43,14 @@ from ringtune.timeline.vocabulary import Stage
 class Late:
     """Per step (rows) the rank (column) that was last by a cause, -1 for none, and by how much.
 
-    ``chance``: of each of the ranks that ran the batch to be last, were they equal. ``unsure_ns``: clocks are off by up
-    to so much, so where no rank was last, none was by more; 0 where that is not the reason.
+    ``probability``: of each of the ranks that ran the batch to be last, were they equal. ``unsure_ns``: clocks are off
+    by up to so much, so where no rank was last, none was by more; 0 where that is not the reason.
     """
 
     steps: Ints
     column: Ints
     lateness: Ints
-    chance: NDArray[np.float64]
+    probability: NDArray[np.float64]
     unsure_ns: float = 0.0
 
 
@@ -73,11 +73,13 @@ def lateness_by_cause(trace: Trace, table: BatchTable, clocks: ClockErrors) -> t
     """Who was last in every step, by cause; and the lateness carried over, by column."""
     errors = errors_between(trace, table, clocks)
     carried, late = _compute(trace, table, errors)
-    chance = 1 / table.members.sum(axis=1)
+    probability = 1 / table.members.sum(axis=1)
     found = {
-        "compute": replace(_per_step(_step_of_late(trace, table, *late), *late, chance), unsure_ns=float(errors.max())),
-        "negotiation": _per_step(table.step, *_negotiated(table, errors), chance),
-        "network": _per_step(table.step, *_last(table.end, errors), chance),
+        "compute": replace(
+            _per_step(_step_of_late(trace, table, *late), *late, probability), unsure_ns=float(errors.max())
+        ),
+        "negotiation": _per_step(table.step, *_negotiated(table, errors), probability),
+        "network": _per_step(table.step, *_last(table.end, errors), probability),
     }
     return found, carried
 
@@ -93,7 +95,7 @@ def lateness_of_group(trace: Trace, table: BatchTable, clocks: ClockErrors, insi
     """
     errors, group = errors_between(trace, table, clocks), np.where(inside, 0, 1)
     both = (table.members & inside).any(axis=1) & (table.members & ~inside).any(axis=1)
-    chance = np.full(len(table.ids), float(inside.mean()))
+    probability = np.full(len(table.ids), float(inside.mean()))
     rows = {
         "compute": _compute(trace, table, errors, group)[1],
         "network": _last(table.end, errors, group),
@@ -102,7 +104,7 @@ def lateness_of_group(trace: Trace, table: BatchTable, clocks: ClockErrors, insi
     for cause, (last, lateness) in rows.items():
         last, lateness = np.where(both, last, -1), np.where(both, lateness, 0)
         step = _step_of_late(trace, table, last, lateness) if cause == "compute" else table.step
-        found[cause] = _per_step(step, np.where(last >= 0, group[last], -1), lateness, chance)
+        found[cause] = _per_step(step, np.where(last >= 0, group[last], -1), lateness, probability)
     return found
 
 
@@ -246,10 +248,10 @@ def _released(trace: Trace, rank: int, before: Ints) -> Ints:
     return np.where(place >= 0, syncs[np.maximum(place, 0)] if len(syncs) else MISSING, MISSING)
 
 
-def _per_step(step: Ints, last: Ints, lateness: Ints, chance: NDArray[np.float64]) -> Late:
+def _per_step(step: Ints, last: Ints, lateness: Ints, probability: NDArray[np.float64]) -> Late:
     """The latest batch of every step; batches of no known step are one round each."""
     rounds = np.where(step < 0, -1 - np.arange(len(last)), step)
     order = np.lexsort((lateness, rounds))
     ends = np.flatnonzero(np.append(np.diff(rounds[order]) != 0, True))
     chosen = order[ends]
-    return Late(step[chosen], last[chosen], lateness[chosen], chance[chosen])
+    return Late(step[chosen], last[chosen], lateness[chosen], probability[chosen])

@@ -103,7 +103,7 @@ def _steady(late: Late, own: Floats, usual: float, significance: float, job: Job
 
 def _chance(late: Late, rows: Mask) -> float:
     """Return how likely one of equal ranks is last in these steps, at most: it may be in fewer of their groups."""
-    return float(late.chance[rows].mean()) if rows.any() else 1.0
+    return float(late.probability[rows].mean()) if rows.any() else 1.0
 
 
 def _p_of_stretch(late: Late, own: Floats, stretch: tuple[int, int]) -> float:

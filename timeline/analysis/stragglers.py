@@ -185,12 +185,12 @@ def late_in_steps(trace: Trace) -> list[StepLateness]:
 def _tests(late: Late, ranks: int) -> list[float]:
     decided = int((late.column >= 0).sum())
     hits = [int((late.column == column).sum()) for column in range(ranks)]
-    chance = float(late.chance[late.column >= 0].mean()) if decided else 1.0
-    return holm([binomial_tail(count, decided, chance) if count else 1.0 for count in hits])
+    probability = float(late.probability[late.column >= 0].mean()) if decided else 1.0
+    return holm([binomial_tail(count, decided, probability) if count else 1.0 for count in hits])
 
 
 def _permutation_p(late: Late, ranks: int) -> float:
-    decided = (late.column >= 0) & np.isclose(late.chance * ranks, 1)  # in a group not all ranks are exchangeable
+    decided = (late.column >= 0) & np.isclose(late.probability * ranks, 1)  # in a group not all ranks are exchangeable
     if not decided.any():
         return 1.0
     rounds = np.zeros((int(decided.sum()), ranks))

@@ -41,7 +41,7 @@ namespace ringtune {
 /// The runtime's functions for operations on host memory. They are called with the shared lock held, so none may wait
 /// for a device.
 struct HostDataPath {
-  /// Throws as Runtime::submit. The listener is told when the operation is done.
+  /// Throws as Runtime::submit. The listener is called when the operation is done.
   std::function<Ticket(Submission submission, FinishListener& listener)> submit;
   std::function<void(Ticket ticket)> release;
   std::function<void()> begin_waiting;  // a caller blocks on something that was submitted

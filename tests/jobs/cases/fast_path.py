@@ -197,7 +197,7 @@ def in_flight_twice() -> list[str]:
 
 
 def disagree() -> str:
-    """In the steady state of a short call one rank asks for something else: all are told, and the job goes on."""
+    """In the steady state of a short call one rank asks for something else: all learn, and the job goes on."""
     for _ in range(20):
         hvd.allreduce_(torch.ones(4), name="disagree", op=hvd.Sum)
     try:

@@ -130,7 +130,7 @@ def the_callers_list_is_the_callers() -> None:
 
 
 def disagree() -> str:
-    """In the steady state one rank asks for something else in one of the tensors: all are told, and the job goes on."""
+    """In the steady state one rank asks for something else in one of the tensors: all learn, and the job goes on."""
     for _ in range(20):
         reduced(tensors(), "group.disagree", op=hvd.Sum)
     group = tensors()

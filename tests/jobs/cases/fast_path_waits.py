@@ -139,7 +139,7 @@ def _told(kind: str, name: str, tensor: torch.Tensor) -> str:
 
 
 def mismatch(kind: str) -> list[list[str]]:
-    """Return what ranks that disagree are told where no call came before, and where 20 did: about dtype and shape."""
+    """Return what ranks that disagree learn where no call came before, and where 20 did: about dtype and shape."""
     found = []
     for what in ("dtype", "columns"):
         other = {"dtype": torch.ones(6, 4, dtype=torch.int64), "columns": torch.ones(6, 3)}[what]

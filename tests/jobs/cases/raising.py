@@ -1,4 +1,4 @@
-"""A script whose rank raises while the others wait for it: what they are told, in `test_raising.py`."""
+"""A script whose rank raises while the others wait for it: what they learn, in `test_raising.py`."""
 
 SCRIPT = """
 import json, sys, time

@@ -134,7 +134,7 @@ class VotedRounds {
     const Buffer expected = reduced_of(static_cast<int>(size()), count, DType::kFloat32, ReduceOp::kSum);
     for (std::size_t rank = 0; rank < size(); ++rank) {
       ASSERT_EQ(agreement_headers[rank].against(), declined) << "rank " << rank;
-      ASSERT_NE(agreement_headers[rank].known_ns(), 0) << "rank " << rank << " has not heard of everybody";
+      ASSERT_NE(agreement_headers[rank].known_ns(), 0) << "rank " << rank << " has no header of some rank";
       ASSERT_TRUE(agreement_headers[rank].missing().empty());
       ASSERT_TRUE(data[rank] == expected) << "rank " << rank << ", " << count << " elements";
       if (tensors[rank]) check(*tensors[rank], takes(algorithm, count * 4), declined, expected);

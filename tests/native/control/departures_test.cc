@@ -1,4 +1,4 @@
-// What ranks that wait for one that has left are told: whose error it was, not who left because of it.
+// What ranks that wait for one that has left learn: whose error it was, not who left because of it.
 #include "control/departures.h"
 
 #include <gtest/gtest.h>

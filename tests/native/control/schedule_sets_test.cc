@@ -191,7 +191,7 @@ TEST_P(SchedulesOfSets, ARoundDoesNotKeepARankFromAllElseForEver) {
   for (int i = 0; i < 4; ++i) step({{1, "a"}, {2, "b"}});
   ASSERT_TRUE(job->in_schedule());
   job->forget();
-  job->submit(1, in_set(1, allreduce("a")));  // rank 0 comes to it when it has heard, by other means, of b
+  job->submit(1, in_set(1, allreduce("a")));  // rank 0 comes to it when it knows, by other means, of b
   job->settle();
   job->now_ns += 60'000'000'000;
   job->settle();

@@ -2,8 +2,8 @@
 // delivered in order, at once or when a test says so.
 //
 // Rounds of schedules are votes of the members of a process set. In shared memory a vote against one ends it at once
-// for those who wait in it, who hear nothing meanwhile unless there are several sets. Over links (Rounds::kLinks) a
-// round is over when every rank has voted; ranks hear each other meanwhile, a rank that declines goes on at once, and
+// for those who wait in it, who get no message meanwhile unless there are several sets. Over links (Rounds::kLinks) a
+// round is over when every rank has voted; ranks get messages meanwhile, a rank that declines goes on at once, and
 // whatever blocks in the runtime does here: a batch waits for all its members and for the end of what this rank has
 // declined, deaf to everything else.
 #pragma once

@@ -188,12 +188,12 @@ TEST(SilentCoordinator, OneThatSpeaksIsTrustedForAnotherTimeout) {
   job.turn(1);
   job.now_ns += kSecond;
   job.submit(0, allreduce("b"));
-  job.turn(0);  // hears the news only now: the tensor waits since now there
+  job.turn(0);  // gets the news only now: the tensor waits since now there
   job.turn(1);
   EXPECT_EQ(executed(job.take(1)), "b");
   EXPECT_LE(job.at(1).next_wake_ns(), job.now_ns + kSecond + kSilence);
   job.now_ns += kSilence;
-  job.turn(1);  // looks, and has heard of rank 0 since
+  job.turn(1);  // looks, and has a message of rank 0 since
   EXPECT_TRUE(job.take(1).empty());
   EXPECT_EQ(job.at(1).next_wake_ns(), job.now_ns + kSecond);
   job.now_ns += kSecond - 1;

@@ -190,7 +190,7 @@ TEST(Tree, ALeaverFailsWhatNeedsItAndItsRankStaysForThoseBelow) {
     job.now_ns += Aggregator::kHoldNs;
   }
   EXPECT_TRUE(job.at(1).has_left());
-  EXPECT_FALSE(job.at(1).free_to_go()) << "ranks 2 and 3 are heard through it";
+  EXPECT_FALSE(job.at(1).free_to_go()) << "the messages of ranks 2 and 3 come through it";
   EXPECT_NE(failure(job.take(6)).find("rank 1 has shut down"), std::string::npos);
   for (const int rank : {2, 3, 5}) job.submit(rank, in_set(1, allreduce("s")));
   job.settle();

@@ -1,4 +1,4 @@
-// Gradients that not every rank has, or that some have as a sparse tensor: who says what, and what all are told.
+// Gradients that not every rank has, or that some have as a sparse tensor: who says what, and what all learn.
 #include <gtest/gtest.h>
 
 #include <algorithm>

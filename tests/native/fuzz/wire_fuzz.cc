@@ -36,7 +36,7 @@ void read_peer_info(ByteView bytes) {
   require(encode(decode_peer_info(written)) == written, "a peer info changes when it is written and read again");
 }
 
-/// A coordinator hears messages of three ranks: frames of {u8 rank, blob}.
+/// A coordinator reads messages of three ranks: frames of {u8 rank, blob}.
 void negotiate(ByteView bytes) {
   Coordinator coordinator({.size = 4, .fan_out = 3, .knobs = {}, .stall = {}, .schedules = true});
   ByteReader in(bytes);
@@ -53,7 +53,7 @@ void negotiate(ByteView bytes) {
   }
 }
 
-/// The same messages, but ranks 2 and 3 are heard through rank 1, which says to the coordinator what it has gathered.
+/// The same messages, but ranks 2 and 3 send through rank 1, which says to the coordinator what it has gathered.
 void gather(ByteView bytes) {
   const TreePlace place{0, RankSet::range(1, 4), {{2, RankSet::one(2)}, {3, RankSet::one(3)}}};
   Aggregator aggregator(1, place);

@@ -101,7 +101,7 @@ TEST(TreeJob, ATensorThatOutlivesItsTimeoutEndsTheJobOnAllRanks) {
     const Ticket ticket = job[rank].submit(std::move(submission));
     try {
       (void)job[rank].wait(ticket, Deadline::after(10 * kSecondNs));
-      ADD_FAILURE() << "rank " << rank << " did not hear of it";
+      ADD_FAILURE() << "rank " << rank << " did not learn of it";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("6 on host localhost, longer than its timeout"), std::string::npos)
           << error.what();

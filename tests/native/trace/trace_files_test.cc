@@ -167,7 +167,8 @@ TEST(TraceFiles, FollowOneAnotherWhenTheyHaveTheirSize) {
     EXPECT_LE(text.size(), 200'000U);
     const auto events = events_of(text);
     EXPECT_NE(events[kHeaderEvents - 1].find("\"file\":" + std::to_string(number)), std::string::npos);
-    EXPECT_EQ(events[kHeaderEvents].find(R"({"name":"ringtune_tensors")"), 0U) << "lists are told again in each file";
+    EXPECT_EQ(events[kHeaderEvents].find(R"({"name":"ringtune_tensors")"), 0U)
+        << "lists are written again in each file";
     EXPECT_NE(events.back().find("\"dropped\":0"), std::string::npos);
     for (const std::string& event : events) batches += event.find("\"submitted\"") != std::string::npos ? 1 : 0;
     ::unlink(part_path(options, number).c_str());

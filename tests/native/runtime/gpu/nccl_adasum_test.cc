@@ -248,7 +248,8 @@ TEST(AdasumByNccl, TellsAllRanksOfACallThatFails) {
     FakeNccl::fail(call, 1, 3);
     job.on_every_rank([&](int rank) {
       const DeviceArray<float>& tensor = *tensors[static_cast<std::size_t>(rank)];
-      // A peer may have its stream wait for a result before it hears that none comes: it is told by what it does next.
+      // A peer may have its stream wait for a result before it learns that none comes: it gets the error by what it
+      // does next.
       const auto go_on = [&] {
         for (int turn = 0; turn < 1000; ++turn) job.run(rank, adasum(job.of(rank, "t", tensor, tensor)));
       };

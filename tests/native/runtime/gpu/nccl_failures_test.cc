@@ -65,7 +65,7 @@ TEST(NcclFailures, APeerThatIsLostFreesWhatWaitsForItInStreams) {
   });
   FakeNccl::break_rank(1, 3);  // it ends by an error of its own, when both streams wait
   job.on_every_rank([&](int rank) {
-    (void)tensors[static_cast<std::size_t>(rank)]->values(job.stream(rank));  // comes to an end on both
+    (void)tensors[static_cast<std::size_t>(rank)]->values(job.stream(rank));  // returns on both
   });
   job.end();
   EXPECT_EQ(FakeNccl::aborted(), 2);
@@ -106,7 +106,8 @@ TEST_P(NcclFault, IsToldOrGoneAroundOnAllRanks) {
       EXPECT_NO_THROW(job.run(rank, job.of(rank, "t", tensor, tensor)));
       EXPECT_EQ(tensor.values(job.stream(rank)), Ints(8, 3));
     } else {
-      // A peer may have its stream wait for a result before it hears that none comes: it is told by what it does next.
+      // A peer may have its stream wait for a result before it learns that none comes: it gets the error by what it
+      // does next.
       EXPECT_THROW(go_on(job, rank), Error);
     }
   });

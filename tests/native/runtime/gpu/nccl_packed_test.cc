@@ -261,7 +261,7 @@ TEST_P(NcclPackedFault, EndsTheJobOnAllRanksAndNothingHangsInAStreamNorIsLeft) {
       } catch (const PeerLost&) {
         ++told;
       }
-      (void)first.values(job.stream(rank));  // comes to an end
+      (void)first.values(job.stream(rank));  // returns
       (void)second.values(job.stream(rank));
     });
     EXPECT_EQ(told, 2);

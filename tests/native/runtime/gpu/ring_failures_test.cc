@@ -51,7 +51,7 @@ TEST_P(RingFault, EndsTheJobOnAllRanksAndNothingHangsInAStream) {
     } catch (const PeerLost&) {
       ++told;
     }
-    (void)tensor.values(job.stream(rank));  // comes to an end
+    (void)tensor.values(job.stream(rank));  // returns
   });
   EXPECT_EQ(told, 3);
   job.end();

@@ -76,7 +76,7 @@ TEST(RingGather, ACallOfTheDriverThatFailsEndsTheJobOnAllRanks) {
             for (int i = 0; i < 1000; ++i) gather(rank);
           },
           Error);
-      (void)tensors[static_cast<std::size_t>(rank)]->values(job.stream(rank));  // comes to an end
+      (void)tensors[static_cast<std::size_t>(rank)]->values(job.stream(rank));  // returns
     });
     job.end();
   }
