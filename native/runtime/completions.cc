@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "control/process_sets.h"
+#include "runtime/batch_log.h"
 
 namespace ringtune {
 namespace {

@@ -1,4 +1,4 @@
-// How operations end: their tickets, and what the timeline and the tracer hold of it.
+// How operations end: their tickets, and what the timeline holds of it.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "control/actions.h"
-#include "runtime/executor.h"
+#include "runtime/batch_path.h"
 #include "runtime/operation.h"
 #include "runtime/ticket_table.h"
 #include "trace/tracer.h"

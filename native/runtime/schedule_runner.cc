@@ -8,7 +8,7 @@
 namespace ringtune {
 
 ScheduleRunner::ScheduleRunner(const ScheduleParts& parts, const ScheduleLimits& limits)
-    : parts_(parts), limits_(limits), hosts_(parts.fabric.hosts()) {}
+    : parts_(parts), limits_(limits), hosts_(parts.fabric.hosts()), links_(parts.executor.host().links()) {}
 
 Communicator& ScheduleRunner::communicator() const {
   return parts_.sets.communicator(parts_.negotiator.schedule_set());
@@ -28,7 +28,8 @@ void ScheduleRunner::begin(const BeginScheduleAction& schedule) {
   drain();
   // In the schedule's order: nobody waits for a rank that waits for it in another set.
   for (const std::vector<SharedRequest>& batch : schedule.batches) {
-    parts_.executor.prepare_batch(batch, parts_.sets.communicator(batch.front()->process_set));
+    Communicator& communicator = parts_.sets.communicator(batch.front()->process_set);
+    parts_.executor.host().of(communicator).prepare(batch, communicator);
   }
 }
 
@@ -39,11 +40,14 @@ void ScheduleRunner::post(const RoundAction& round, std::int64_t now_ns) {
   id_ = round.batch_id;
   since_ns_ = reported_ns_ = now_ns;
   token_.store(round.token, std::memory_order_relaxed);
-  parts_.executor.post_round(batch_, context(), round.token);
+  const BatchContext context = this->context();
+  votes_ = &parts_.executor.host().of(context.communicator);
+  path_ = &parts_.executor.path_of(batch_.front()->request(), context.communicator);
+  path_->post(batch_, context, round.token);
 }
 
 bool ScheduleRunner::resume(Deadline deadline) {
-  const std::optional<bool> agreed = parts_.executor.round_agreed(deadline);
+  const std::optional<bool> agreed = path_->agreed(deadline);
   if (agreed) {
     (void)end(*agreed);
   } else {
@@ -52,14 +56,14 @@ bool ScheduleRunner::resume(Deadline deadline) {
   return agreed.has_value();
 }
 
-std::optional<bool> ScheduleRunner::agreed() { return parts_.executor.round_agreed(Deadline::at(0)); }
+std::optional<bool> ScheduleRunner::agreed() { return path_->agreed(Deadline::at(0)); }
 
 std::int64_t ScheduleRunner::end(bool agreed) {
   std::int64_t end_ns = now_ns();
   if (agreed) {
     const BatchContext context = this->context();
     try {
-      end_ns = parts_.executor.finish_round(batch_, context, end_ns);
+      end_ns = path_->finish(batch_, context, end_ns);
       parts_.completions.finish(batch_, context);
     } catch (const DataPathRefused&) {
       parts_.completions.refused(batch_);
@@ -70,7 +74,9 @@ std::int64_t ScheduleRunner::end(bool agreed) {
 }
 
 void ScheduleRunner::decline(const DeclineAction& round) {
-  parts_.executor.decline_round(round, parts_.sets.communicator(round.batch.front()->process_set));
+  const Request& first = *round.batch.front();
+  Communicator& communicator = parts_.sets.communicator(first.process_set);
+  parts_.executor.path_of(first, communicator).decline(round, communicator);
 }
 
 void ScheduleRunner::drain() {
@@ -82,14 +88,14 @@ void ScheduleRunner::drain() {
         if (parts_.control != nullptr) parts_.control->flush();
         return advance_declined();
       },
-      [&] { throw Timeout(parts_.executor.complaint()); });
+      [&] { throw Timeout(links_.complaint()); });
 }
 
 /// The coordinator knows nothing of a schedule's rounds: who waits for others in one reports it.
 void ScheduleRunner::watch() {
-  const std::int64_t moved_ns = parts_.executor.round_moved_ns();
+  const std::int64_t moved_ns = links_.moved_ns();
   if (limits_.idle_timeout_ns > 0 && moved_ns > 0 && now_ns() - moved_ns >= limits_.idle_timeout_ns) {
-    throw Timeout(parts_.executor.complaint());
+    throw Timeout(links_.complaint());
   }
   const std::int64_t now = now_ns();
   if (limits_.stall.warning_ns > 0 && now - reported_ns_ >= limits_.stall.warning_ns) {
@@ -102,7 +108,7 @@ void ScheduleRunner::watch() {
   if (!missing.empty()) {
     throw Timeout(overdue_message(batch_.front()->request(), now - since_ns_, missing, hosts_));
   }
-  if (moved_ns > 0 && now - moved_ns >= longest_ns()) throw Timeout(parts_.executor.complaint());
+  if (moved_ns > 0 && now - moved_ns >= longest_ns()) throw Timeout(links_.complaint());
 }
 
 /// How long the posted round may wait for ranks that do not come.
@@ -117,7 +123,7 @@ std::int64_t ScheduleRunner::longest_ns() const noexcept {
 Deadline ScheduleRunner::deadline() const noexcept {
   Deadline deadline = Deadline::never();
   if (limits_.stall.warning_ns > 0) deadline = Deadline::at(reported_ns_ + limits_.stall.warning_ns);
-  const std::int64_t moved_ns = parts_.executor.round_moved_ns();
+  const std::int64_t moved_ns = links_.moved_ns();
   if (const std::int64_t longest_ns = this->longest_ns(); longest_ns != StallLimits::kNever) {
     deadline = earlier(deadline, Deadline::at(std::max(since_ns_, moved_ns) + longest_ns));
   }
@@ -154,7 +160,7 @@ Stall ScheduleRunner::stall() const {
 
 /// In shared memory this rank sees who has come; over links only whose messages have reached it, so it asks.
 std::vector<int> ScheduleRunner::missing() {
-  if (!parts_.executor.round_on_links()) return absent();
+  if (!on_links()) return absent();
   constexpr std::int64_t kAgainNs = 1'000'000'000;
   if (now_ns() - asked_ns_ < kAgainNs) return {};
   std::vector<int> missing = parts_.stall_reporter.who_is_missing(stall());

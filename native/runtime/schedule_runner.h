@@ -60,31 +60,29 @@ class ScheduleRunner {
   /// Votes against the next round of a set; over links that goes on until drained().
   void decline(const DeclineAction& round);
   /// Moves declined rounds on; true when something was moved.
-  bool advance_declined() { return parts_.executor.advance_declined(); }
-  [[nodiscard]] bool drained() const noexcept { return parts_.executor.drained(); }
+  bool advance_declined() { return links_.advance_declined(); }
+  [[nodiscard]] bool drained() const noexcept { return links_.drained(); }
   /// Ends the part of this rank in rounds that it has declined, before anything else goes over the links. Blocks, but
   /// not for long: all ranks of the round have left the schedule or are in that round by now.
   void drain();
 
   [[nodiscard]] bool posted() const noexcept { return parts_.negotiator.round_posted(); }
   /// The posted round is in shared memory: resume() waits for its news, and nothing else does.
-  [[nodiscard]] bool waits_in_shm_group() const noexcept { return posted() && !parts_.executor.round_on_links(); }
+  [[nodiscard]] bool waits_in_shm_group() const noexcept { return posted() && !on_links(); }
   /// While a round is posted this rank must receive messages and pass them on (schedule_follower.h).
-  [[nodiscard]] bool receives() const noexcept {
-    return parts_.executor.round_on_links() || parts_.negotiator.receives_in_rounds();
-  }
+  [[nodiscard]] bool receives() const noexcept { return on_links() || parts_.negotiator.receives_in_rounds(); }
   [[nodiscard]] std::int64_t since_ns() const noexcept { return since_ns_; }
   /// When a posted round over links must be looked at though nothing has moved.
   [[nodiscard]] Deadline deadline() const noexcept;
   /// Which round of the schedule's batches is under way; none outside a schedule.
   [[nodiscard]] std::optional<std::uint64_t> pass() const noexcept;
   /// In a schedule: another rank has posted the next batch in shared memory, so that it waits for this one.
-  [[nodiscard]] bool awaited() const { return parts_.executor.awaited(communicator()); }
+  [[nodiscard]] bool awaited() const { return parts_.executor.host().awaited(communicator()); }
   /// In a schedule: nothing is posted, and the next batch is one in shared memory, which can be left to a caller.
-  [[nodiscard]] bool can_hold_back() const { return !posted() && parts_.executor.shares_memory(communicator()); }
+  [[nodiscard]] bool can_hold_back() const { return !posted() && parts_.executor.host().shares_memory(communicator()); }
 
   /// Global ranks that the posted round waits for. Over links only those whose messages have not reached this rank.
-  [[nodiscard]] std::vector<int> absent() const { return parts_.executor.absent_in_round(communicator()); }
+  [[nodiscard]] std::vector<int> absent() const { return votes_->absent(communicator()); }
   [[nodiscard]] bool holds(const WaitQuery& query) const;
   /// The posted round, which the coordinator does not know.
   [[nodiscard]] Stall stall() const;
@@ -92,6 +90,7 @@ class ScheduleRunner {
   [[nodiscard]] std::uint64_t token() const noexcept { return token_.load(std::memory_order_relaxed); }
 
  private:
+  [[nodiscard]] bool on_links() const noexcept { return votes_ == &links_; }  // the newest round
   [[nodiscard]] Communicator& communicator() const;
   [[nodiscard]] BatchContext context() const;
   void watch();
@@ -101,6 +100,9 @@ class ScheduleRunner {
   ScheduleParts parts_;
   ScheduleLimits limits_;
   std::vector<std::string> hosts_;
+  LinkPath& links_;
+  HostPath* votes_ = nullptr;        // by which the newest round is agreed on
+  BatchPath* path_ = nullptr;        // by which its batch travels
   std::vector<OperationPtr> batch_;  // of the posted round, as the next ones
   std::uint32_t id_ = 0;
   std::int64_t since_ns_ = 0;
