@@ -103,14 +103,7 @@ ActivityPtr start_allreduce(const Paths& paths, const AllreduceJob& job) {
   const int size = ring ? paths.ring->size : paths.mesh->size();
   if (size == 1 || (job.data.empty() && job.agreement == nullptr))
     return std::make_unique<Sequence>(std::vector<ActivityPtr>{});
-  if (ring && !job.data.empty()) {
-    return start_ring_allreduce(*paths.ring, {.data = job.data,
-                                              .dtype = job.dtype,
-                                              .op = job.op,
-                                              .options = job.options.ring,
-                                              .agreement = job.agreement,
-                                              .pipeline = job.pipeline});
-  }
+  if (ring && !job.data.empty()) return start_ring_allreduce(*paths.ring, job);
   if (job.pipeline != nullptr) job.pipeline->stage_in({0, job.data.size()});
   // Without a byte only this one passes every vote on to everybody.
   if (job.data.empty()) algorithm = Algorithm::kRecursiveDoubling;

@@ -4,13 +4,9 @@
 #include <cstddef>
 #include <span>
 
-#include "base/dtype.h"
 #include "collective/activity.h"
-#include "collective/agreement_header.h"
-#include "collective/algorithm.h"
 #include "collective/collectives.h"
 #include "collective/mesh.h"
-#include "collective/pack_pipeline.h"
 
 namespace ringtune {
 
@@ -18,21 +14,6 @@ namespace ringtune {
 struct Paths {
   const Group* ring = nullptr;
   Mesh* mesh = nullptr;
-};
-
-struct AllreduceOptions {
-  Algorithm algorithm = Algorithm::kRing;  // not kTable
-  RingOptions ring = {};
-};
-
-/// What is reduced, in place.
-struct AllreduceJob {
-  std::span<std::byte> data;
-  DType dtype = DType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;
-  AllreduceOptions options = {};
-  AgreementHeader* agreement = nullptr;  // travels with it: when it is done every rank knows all votes; borrowed
-  PackPipeline* pipeline = nullptr;  // brings the data and takes results as they come; borrowed. Null: data is there
 };
 
 /// To be advanced; `data` is not touched before that, but for a pipeline, which all but the ring ask for everything

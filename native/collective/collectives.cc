@@ -26,14 +26,14 @@ void check_reduction(ReduceOp op) {
 
 }  // namespace
 
-ActivityPtr start_ring_allreduce(const Group& group, const RingJob& job) {
+ActivityPtr start_ring_allreduce(const Group& group, const AllreduceJob& job) {
   check_group(group);
   check_reduction(job.op);
   RINGTUNE_CHECK(group.size > 1 && !job.data.empty(), "nothing to reduce");
   const std::vector<ChunkRange> chunks = cut_chunks(job.data.size(), size_of(job.dtype), group.size);
   StreamTransfer transfer{.what = "ring allreduce",
                           .arrival = {.dtype = job.dtype, .op = job.op},
-                          .segment_bytes = segment_of(job.options),
+                          .segment_bytes = segment_of(job.options.ring),
                           .agreement = job.agreement,
                           .packer = job.pipeline,
                           .unpacker = job.pipeline};
@@ -53,8 +53,8 @@ void ring_allreduce(const Group& group, std::span<std::byte> data, DType dtype, 
   check_reduction(op);
   (void)cut_chunks(data.size(), size_of(dtype), group.size);  // refuses half an element whatever the size
   if (group.size == 1 || data.empty()) return;
-  finish(*start_ring_allreduce(group, {.data = data, .dtype = dtype, .op = op, .options = options}), *group.waker,
-         group.idle_timeout_ns);
+  finish(*start_ring_allreduce(group, {.data = data, .dtype = dtype, .op = op, .options = {.ring = options}}),
+         *group.waker, group.idle_timeout_ns);
 }
 
 void ring_allgather(const Group& group, std::span<std::byte> output, std::span<const std::size_t> block_bytes,

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "collective/activity.h"
 #include "collective/agreement_header.h"
+#include "collective/algorithm.h"
 #include "collective/group.h"
 #include "collective/pack_pipeline.h"
 
@@ -26,17 +27,23 @@ struct RingOptions {
 void ring_allreduce(const Group& group, std::span<std::byte> data, DType dtype, ReduceOp op,
                     const RingOptions& options);
 
-/// What a ring allreduce reduces; the data is not empty.
-struct RingJob {
+struct AllreduceOptions {
+  Algorithm algorithm = Algorithm::kRing;  // not kTable
+  RingOptions ring = {};
+};
+
+/// What is reduced, in place.
+struct AllreduceJob {
   std::span<std::byte> data;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  RingOptions options = {};
-  AgreementHeader* agreement = nullptr;  // travels with it
-  PackPipeline* pipeline = nullptr;      // brings the data and takes the results; null: the data is there and stays
+  AllreduceOptions options = {};
+  AgreementHeader* agreement = nullptr;  // travels with it: when it is done every rank knows all votes; borrowed
+  PackPipeline* pipeline = nullptr;  // brings the data and takes results as they come; borrowed. Null: data is there
 };
-/// The same, to be advanced; the group is larger than 1. Never blocks.
-[[nodiscard]] ActivityPtr start_ring_allreduce(const Group& group, const RingJob& job);
+/// The same, to be advanced, whatever the job's algorithm; the group is larger than 1, the data is not empty. Never
+/// blocks.
+[[nodiscard]] ActivityPtr start_ring_allreduce(const Group& group, const AllreduceJob& job);
 
 /// `output` holds the blocks of all ranks in order, `block_bytes[r]` each; this rank's block is already in place.
 void ring_allgather(const Group& group, std::span<std::byte> output, std::span<const std::size_t> block_bytes,

@@ -14,6 +14,7 @@ namespace {
 constexpr std::int64_t kSilenceNs = 400'000'000;
 
 bool same(const SharedRequest& a, const SharedRequest& b) { return a == b || *a == *b; }
+constexpr std::uint32_t kScheduleBatch = 1u << 31;  // numbers of batches that no coordinator has given
 
 }  // namespace
 
@@ -296,6 +297,29 @@ void Worker::tick(std::int64_t now_ns, std::vector<Action>& actions) {
   if (oldest == nullptr || now_ns - oldest->since_ns < 2 * stall_warning_ns_) return;
   const Request& request = *oldest->request;
   actions.push_back(StallAction{request.name, {0}, now_ns - oldest->since_ns, request.process_set, title_of(request)});
+}
+
+RoundAction Worker::next_round(std::int64_t now_ns) noexcept {
+  round_posted_ = true;
+  round_since_ns_ = now_ns;
+  return {kScheduleBatch | next_round_id_++, schedule_.token()};
+}
+
+RoundAction Worker::run_inline(const SharedRequest& request, Tag tag, std::int64_t now_ns) {
+  RINGTUNE_CHECK(expects_alone(*request) && schedule_.take(request, tag, now_ns), "'", request->name, "'");
+  return next_round(now_ns);
+}
+
+void Worker::follow_schedule(std::int64_t now_ns, std::vector<Action>& actions) {
+  if (!schedule_.active() || round_posted_) return;
+  if (waiting_ && waiting_since_ns_ == kNever) waiting_since_ns_ = now_ns;
+  if (leaving_ || schedule_unfit_) {
+    leave_schedule(now_ns, actions);
+  } else if (schedule_.complete()) {
+    actions.push_back(next_round(now_ns));
+  } else if (now_ns >= schedule_limit_ns()) {
+    leave_schedule(now_ns, actions);
+  }
 }
 
 std::int64_t Worker::next_wake_ns() const noexcept {

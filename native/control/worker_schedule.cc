@@ -1,4 +1,4 @@
-// How a rank enters, follows and leaves the schedule of a steady state.
+// How a rank enters and leaves the schedule of a steady state, and when it does.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +16,6 @@ constexpr std::int64_t kQuietScheduleCycles = 20;
 // other means than the runtime's. Short against a job that hangs, long against the lateness of a rank: a schedule that
 // ends costs some negotiated steps.
 constexpr std::int64_t kHoldOffNs = 1'000'000'000;
-constexpr std::uint32_t kScheduleBatch = 1u << 31;  // numbers of batches that no coordinator has given
 
 }  // namespace
 
@@ -125,29 +124,6 @@ WorkerNews Worker::wish_for_the_end() {
   message.left_schedule = schedule_.id();
   message.schedule_rounds = schedule_.rounds();
   return message;
-}
-
-RoundAction Worker::next_round(std::int64_t now_ns) noexcept {
-  round_posted_ = true;
-  round_since_ns_ = now_ns;
-  return {kScheduleBatch | next_round_id_++, schedule_.token()};
-}
-
-RoundAction Worker::run_inline(const SharedRequest& request, Tag tag, std::int64_t now_ns) {
-  RINGTUNE_CHECK(expects_alone(*request) && schedule_.take(request, tag, now_ns), "'", request->name, "'");
-  return next_round(now_ns);
-}
-
-void Worker::follow_schedule(std::int64_t now_ns, std::vector<Action>& actions) {
-  if (!schedule_.active() || round_posted_) return;
-  if (waiting_ && waiting_since_ns_ == kNever) waiting_since_ns_ = now_ns;
-  if (leaving_ || schedule_unfit_) {
-    leave_schedule(now_ns, actions);
-  } else if (schedule_.complete()) {
-    actions.push_back(next_round(now_ns));
-  } else if (now_ns >= schedule_limit_ns()) {
-    leave_schedule(now_ns, actions);
-  }
 }
 
 }  // namespace ringtune

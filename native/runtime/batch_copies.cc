@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "device/cpu_kernels.h"
 #include "fusion/plan.h"
-#include "runtime/executor.h"
+#include "runtime/batch_path.h"
 #include "trace/piece_log.h"
 
 namespace ringtune {

@@ -1,12 +1,9 @@
 #include "runtime/engine.h"
 
-#include <pthread.h>
-#include <sched.h>
-
-#include <algorithm>
+#include <utility>
 
 #include "base/check.h"
-#include "base/futex.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "runtime/gpu/data_paths.h"
 #include "runtime/joined_contribution.h"
@@ -14,209 +11,133 @@
 namespace ringtune {
 namespace {
 
-// Of looks at rank 0's clock, at most: the line through them needs some at the beginning, few later.
-constexpr std::int64_t kClockIntervalNs = 10'000'000'000;
+constexpr std::int64_t kVerdictNs = 500'000'000;  // how long the loss of a link waits for what liveness says of it
 
-thread_local int blocking_calls = 0;  // of this thread
-
-void pin(std::thread& thread, int core) {
-  if (core < 0) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<std::size_t>(core), &set);
-  if (pthread_setaffinity_np(thread.native_handle(), sizeof(set), &set) != 0) {
-    log(LogLevel::kWarning, "the cycle thread cannot be bound to core ", core, ": no such core for this process");
-  }
+EngineOptions completed(EngineOptions options, const Fabric& fabric) {
+  options.negotiator.schedules = fabric.size() > 1;
+  options.negotiator.hosts = fabric.hosts();
+  return options;
 }
 
-std::exception_ptr failure_of(const FailAction& action) {
-  switch (action.kind) {
-    case FailureKind::kInvalidArgument:
-      return std::make_exception_ptr(InvalidArgument(action.message));
-    case FailureKind::kShutDown:
-      return std::make_exception_ptr(ShutDown(action.message));
-    case FailureKind::kSomeAbsent:
-      return std::make_exception_ptr(SomeAbsent(action.message));
-    case FailureKind::kSomeSparse:
-      return std::make_exception_ptr(SomeSparse(action.message));
-    case FailureKind::kNotByNccl:
-      return std::make_exception_ptr(DataPathRefused(action.message, DataPath::kNccl));
-    case FailureKind::kNotPacked:
-      return std::make_exception_ptr(DataPathRefused(action.message, DataPath::kNcclPacked));
-    case FailureKind::kNotByRing:
-      return std::make_exception_ptr(DataPathRefused(action.message, DataPath::kRing));
-    case FailureKind::kNotWithinHosts:
-      return std::make_exception_ptr(DataPathRefused(action.message, DataPath::kHierarchical));
-    case FailureKind::kStageOnce:
-      return std::make_exception_ptr(DataPathRefused(action.message));
-    default:
-      return std::make_exception_ptr(Mismatch(action.message));
+CommunicatorOptions communicator_options(const EngineOptions& options) {
+  return {.table = options.algorithms,
+          .connect_timeout_ns = options.connect_timeout_ns,
+          .idle_timeout_ns = options.idle_timeout_ns};
+}
+
+std::unique_ptr<ControlPlane> connect_control(const EngineOptions& options, Fabric& fabric) {
+  if (fabric.size() == 1) return nullptr;
+  return std::make_unique<ControlPlane>(fabric, options.negotiator.fan_out,
+                                        Deadline::after(options.connect_timeout_ns));
+}
+
+/// The operations of every batch in the decisions, which are agreed at this moment, though the batches run one after
+/// another: the difference is what the timeline shows as queueing.
+std::vector<std::vector<OperationPtr>> batches_of(std::span<const Action> actions, const TicketTable& tickets,
+                                                  std::int64_t agreed_ns) {
+  std::vector<std::vector<OperationPtr>> batches;
+  for (const Action& action : actions) {
+    const auto* execution = std::get_if<ExecuteAction>(&action);
+    if (execution == nullptr) continue;
+    std::vector<OperationPtr>& batch = batches.emplace_back();
+    if (!execution->absent.empty()) continue;  // none of this rank's operations
+    for (const std::string& name : execution->names) {
+      const OperationPtr operation = tickets.in_flight(execution->process_set, name);
+      RINGTUNE_CHECK(operation != nullptr, "tensor '", name, "' was agreed on but is not in flight");
+      operation->agreed_ns = agreed_ns;
+      batch.push_back(operation);
+    }
+  }
+  return batches;
+}
+
+bool is_peer_lost(const std::exception_ptr& error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerLost&) {
+    return true;
+  } catch (...) {
+    return false;
   }
 }
 
 }  // namespace
 
-Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& tickets, Counters& counters, Tracer& tracer)
-    : options_(options),
-      fabric_(fabric),
-      tickets_(tickets),
-      counters_(counters),
-      tracer_(tracer),
-      negotiator_(options.negotiator),
-      knobs_(options.negotiator.knobs) {
-  const std::vector<std::string> hosts = fabric.hosts();
-  const std::string& own_host = hosts.at(static_cast<std::size_t>(fabric.rank()));
-  shares_clock_ = own_host == hosts.front();
-  neighbours_ = static_cast<int>(std::count(hosts.begin(), hosts.end(), own_host));
-  set_compute_threads(1);
-  const Deadline deadline = Deadline::after(options.connect_timeout_ns);
-  if (fabric.size() > 1) control_ = std::make_unique<ControlPlane>(fabric, options.negotiator.fan_out, deadline);
-  sets_ =
-      std::make_unique<ProcessSetTable>(fabric, CommunicatorOptions{.table = options.algorithms,
-                                                                    .connect_timeout_ns = options.connect_timeout_ns,
-                                                                    .idle_timeout_ns = options.idle_timeout_ns});
-  world_ = &sets_->communicator(0);
-  (void)world_->ring();  // a rank that cannot be reached is found out now, not in the first collective
-  (void)world_->shm_group();
-  options_.negotiator.schedules = fabric.size() > 1;
-  options_.negotiator.hosts = hosts;
-  negotiator_ = Negotiator(options_.negotiator);
-  executor_ = std::make_unique<Executor>(counters, tracer, options.data_paths);
-  executor_->set_knobs(knobs_);
-  stall_reporter_ = std::make_unique<StallReporter>(fabric, tracer, options.negotiator.stall.warning_ns,
-                                                    [this] { return own_state(); });
-  thread_ = std::thread([this] { run(); });
-  pthread_setname_np(thread_.native_handle(), "ringtune-cycle");
-  pin(thread_, options.thread_affinity);
+std::string own_name(const Fabric& fabric) {
+  const int rank = fabric.rank();
+  return "rank " + std::to_string(rank) + " on host " + fabric.hosts().at(static_cast<std::size_t>(rank));
 }
 
-Engine::~Engine() { leave(Deadline::after(0)); }
-
-void Engine::submitted(std::size_t bytes, bool awaited) noexcept {
-  if (awaited && blocking_calls > 0) return;
-  // While a bundle is held back the cycle thread wakes at the end of the cycle time anyway: a wake per gradient would
-  // cost the training thread a system call each. Relaxed: a stale value costs one wake or at most one cycle.
-  const auto size = static_cast<std::int64_t>(bytes);
-  if (quiet_bytes_.fetch_sub(size, std::memory_order_relaxed) <= size) nudge();
+void record_knobs(const EngineStatus& status, Tracer& tracer) {
+  if (!tracer.recording()) return;
+  tracer.event(
+      "KNOBS", "knobs", now_ns(),
+      "{\"knobs_version\":" + std::to_string(status.knobs_version()) + "," + json_members(status.knobs()) + "}");
 }
 
-void Engine::begin_blocking() noexcept { ++blocking_calls; }
-
-void Engine::end_blocking() noexcept {
-  if (--blocking_calls == 0 && tickets_.open() > 0) nudge();
+Engine::Engine(const EngineOptions& options, const EngineParts& parts)
+    : options_(completed(options, parts.fabric)),
+      parts_(parts),
+      sets_(parts.fabric, communicator_options(options)),
+      control_(connect_control(options, parts.fabric)),
+      negotiator_(options_.negotiator),
+      executor_(parts.counters, parts.tracer, parts.data_paths),
+      completions_(parts.tickets, parts.tracer),
+      stall_reporter_(parts.fabric, parts.tracer, options.negotiator.stall.warning_ns, [this] { return own_state(); }),
+      schedule_({parts.fabric, control_.get(), negotiator_, sets_, executor_, completions_, stall_reporter_,
+                 parts.counters, parts.status},
+                {options.negotiator.stall, options.idle_timeout_ns}),
+      clock_looks_(parts.fabric, control_.get(), parts.tracer) {
+  Communicator& world = sets_.communicator(0);
+  (void)world.ring();  // a rank that cannot be reached is found out now, not in the first collective
+  (void)world.shm_group();
+  executor_.set_knobs(options.negotiator.knobs);
 }
 
-std::uint32_t Engine::propose(const Knobs& knobs) {
-  std::uint32_t knobs_version = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    proposals_.push_back(knobs);
-    knobs_version = ++proposed_version_;
-    mail_.store(true, std::memory_order_release);
-  }
-  nudge();
-  return knobs_version;
-}
-
-Knobs Engine::knobs() const {
-  const std::lock_guard lock(mutex_);
-  return knobs_;
-}
-
-void Engine::step_ended(const StepReport& report, bool told) {
-  step_.store(report.step + 1, std::memory_order_relaxed);
-  if (!told) return;
-  const std::lock_guard lock(mutex_);
-  reports_.push_back(report);
-  mail_.store(true, std::memory_order_release);  // travels with the next ready requests: no nudge
-}
-
-StepReport Engine::world_step() const {
-  const std::lock_guard lock(mutex_);
-  return world_step_;
-}
-
-std::uint32_t Engine::look_at_clock() {
-  std::uint32_t number = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    number = ++looks_requested_;
-    mail_.store(true, std::memory_order_release);
-  }
-  nudge();
-  return number;
-}
-
-void Engine::wait_for_look(std::uint32_t number, Deadline deadline) const {
-  while (true) {
-    const std::uint32_t seen = clock_looks_.load(std::memory_order_acquire);
-    if (seen >= number || deadline.expired()) return;
-    futex_wait(clock_looks_, seen, deadline, FutexScope::kPrivate);
-  }
-}
-
-/// One round; true when something was done, so that another round may find more. `hold_back`: what callers have
-/// submitted is left to them.
 bool Engine::cycle(bool hold_back) {
-  if (leave_requested_.load(std::memory_order_acquire) && !leaving_) {
+  if (!leaving_ && parts_.mailbox.leave_requested()) {
     leaving_ = true;
-    const std::lock_guard lock(mutex_);
-    negotiator_.leave(departure_);
+    negotiator_.leave(parts_.mailbox.departure());
   }
+  answer_questions();
   // While a round is posted this rank begins nothing. In shared memory of all ranks it need not receive messages
   // either. Elsewhere it must pass them on: so ranks that have not come learn that another one has declined
   // (schedule_follower.h). Bytes that a full link has not taken are sent all the same, since the round may need a rank
   // below that waits for them.
-  if (asks_.exchange(false, std::memory_order_acquire)) answer_questions();
-  if (negotiator_.round_posted() && control_) control_->flush();
-  if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !receives_in_round()) return false;
-  const bool moved = executor_->advance_declined();
-  if (mail_.exchange(false, std::memory_order_acquire)) take_mail();
-  if (!hold_back) take_submitted();
-  negotiator_.set_waiting(waiting_callers_.load(std::memory_order_relaxed) > 0);
-  bool worked = (control_ && take_received()) || moved;
-  negotiator_.tick(now_ns());
-  worked = perform(negotiator_.take_actions()) || worked;
-  if (control_) control_->flush();
-  in_schedule_.store(negotiator_.in_schedule(), std::memory_order_relaxed);
-  const ControlCounters& control = negotiator_.counters();
-  counters_.control_messages.store(control.messages, std::memory_order_relaxed);
-  counters_.control_bytes.store(control.bytes, std::memory_order_relaxed);
-  if (worked && tracer_.recording() && !tracer_.of_group() && control_ && !shares_clock_ &&
-      now_ns() - last_look_ns_ > look_interval_ns_) {
-    look_at_clock();
-    last_look_ns_ = now_ns();
-    look_interval_ns_ = std::min(2 * look_interval_ns_, kClockIntervalNs);
+  if (schedule_.posted()) {
+    if (control_) control_->flush();
+    if (!schedule_.resume(Deadline::at(0)) && !schedule_.receives()) return false;
   }
+  const bool moved = schedule_.advance_declined();
+  take_mail();
+  if (!hold_back) take_submitted();
+  negotiator_.set_waiting(parts_.status.waited_for());
+  const bool received = control_ && take_received();
+  negotiator_.tick(now_ns());
+  const std::vector<Action> actions = negotiator_.take_actions();
+  perform(actions);
+  if (control_) control_->flush();
+  parts_.status.set_in_schedule(negotiator_.in_schedule());
+  const ControlCounters& control = negotiator_.counters();
+  parts_.counters.control_messages.store(control.messages, std::memory_order_relaxed);
+  parts_.counters.control_bytes.store(control.bytes, std::memory_order_relaxed);
+  const bool worked = received || moved || !actions.empty();
+  if (worked && control_) clock_looks_.look_again();
   return worked;
 }
 
 void Engine::take_mail() {
-  std::vector<Knobs> proposals;
-  std::vector<StepReport> reports;
-  std::uint32_t looks = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    proposals.swap(proposals_);
-    reports.swap(reports_);
-    looks = looks_requested_;
-    world_step_ = negotiator_.world_step();
-  }
-  for (const Knobs& knobs : proposals) negotiator_.propose(knobs);
-  for (const StepReport& report : reports) negotiator_.report_step(report);
-  if (looks == looks_wanted_) return;
-  looks_wanted_ = looks;
-  if (shares_clock_) {
-    record_clock({.at_ns = now_ns()});
-  } else if (!clock_.active()) {
-    clock_.begin();
-    send_clock_ping();
-  }
+  const std::optional<Mailbox::Mail> mail = parts_.mailbox.take();
+  if (!mail) return;
+  parts_.status.set_world_step(negotiator_.world_step());
+  for (const Knobs& knobs : mail->proposals) negotiator_.propose(knobs);
+  for (const StepReport& report : mail->reports) negotiator_.report_step(report);
+  clock_looks_.wanted(mail->looks);
 }
 
 void Engine::take_submitted() {
-  for (const OperationPtr operation : tickets_.take_submitted()) {
-    in_flight_bytes_ += operation->prepared->bytes;
+  for (const OperationPtr operation : parts_.tickets.take_submitted()) {
+    completions_.taken(*operation);
     // The request lives in what the operation holds: one count for both.
     negotiator_.local_ready(SharedRequest(operation->prepared, &operation->prepared->request), operation->submitted_ns,
                             reinterpret_cast<Tag>(operation));
@@ -227,59 +148,47 @@ bool Engine::take_received() {
   bool any = false;
   for (Received& received : control_->receive()) {
     any = true;
-    handle(std::move(received));
+    if (const auto* ping = std::get_if<ClockPing>(&received.message)) {
+      clock_looks_.take(*ping, received.from);
+    } else if (auto* query = std::get_if<WaitQuery>(&received.message); query == nullptr) {
+      negotiator_.peer_message(received.from, std::move(received.message), received.bytes, now_ns());
+    } else if (parts_.fabric.rank() != 0) {
+      parts_.queries.answered(query->number, query->missing.ranks());
+    } else {
+      query->missing = negotiator_.awaited({query->process_set, query->name});
+      query->answered = true;
+      control_->send(received.from, encode(*query));
+    }
   }
   return any;
 }
 
-void Engine::handle(Received&& received) {
-  if (const auto* ping = std::get_if<ClockPing>(&received.message)) {
-    handle(*ping, received.from);
-    return;
-  }
-  if (auto* query = std::get_if<WaitQuery>(&received.message)) {
-    handle(std::move(*query), received.from);
-    return;
-  }
-  negotiator_.peer_message(received.from, std::move(received.message), received.bytes, now_ns());
-}
-
-void Engine::handle(const ClockPing& ping, int from) {
-  const std::int64_t now = now_ns();
-  if (fabric_.rank() == 0) {
-    control_->send(from, encode(ClockPing{ping.worker_ns, now, ping.rank}));
-  } else if (const auto sample = clock_.answered(ping.worker_ns, ping.coordinator_ns, now)) {
-    record_clock(*sample);
-  } else if (clock_.active()) {
-    send_clock_ping();
-  }
-}
-
-void Engine::send_clock_ping() {
-  control_->send(control_->parent(), encode(ClockPing{now_ns(), 0, fabric_.rank()}));
-  control_->flush();
-}
-
-bool Engine::perform(std::vector<Action> actions) {
-  // All batches of one decision are agreed at this moment, though they run one after another: the difference is what
-  // the timeline shows as queueing.
-  const std::int64_t agreed_ns = now_ns();
-  std::vector<std::vector<OperationPtr>> batches;
-  for (const Action& action : actions) {
-    const auto* execution = std::get_if<ExecuteAction>(&action);
-    if (execution == nullptr) continue;
-    std::vector<OperationPtr>& batch = batches.emplace_back();
-    if (!execution->absent.empty()) continue;  // none of this rank's operations
-    for (const std::string& name : execution->names) {
-      OperationPtr operation = tickets_.in_flight(execution->process_set, name);
-      RINGTUNE_CHECK(operation != nullptr, "tensor '", name, "' was agreed on but is not in flight");
-      operation->agreed_ns = agreed_ns;
-      batch.push_back(std::move(operation));
+/// The wait queries that this rank can answer itself; the others go to rank 0.
+void Engine::answer_questions() {
+  for (const WaitQuery& query : parts_.queries.take()) {
+    if (schedule_.holds(query) && schedule_.waits_in_shm_group()) {
+      parts_.queries.answered(query.number, schedule_.absent());
+    } else if (schedule_.holds(query)) {  // this rank sees only whose messages have reached it
+      parts_.queries.note_seen(query.number, schedule_.absent());
+      stall_reporter_.find_missing(schedule_.stall(),
+                                   [&queries = parts_.queries, number = query.number](std::vector<int> missing) {
+                                     queries.answered(number, std::move(missing));
+                                   });
+    } else if (parts_.fabric.rank() == 0) {
+      parts_.queries.answered(query.number, negotiator_.awaited({query.process_set, query.name}).ranks());
+    } else {
+      control_->send(control_->parent(), encode(query));
     }
   }
-  if (!batches.empty() && mark_cycles_.load(std::memory_order_relaxed) && tracer_.recording()) {
-    tracer_.record({agreed_ns, agreed_ns, 0, tracer_.intern(""), 0, step_.load(std::memory_order_relaxed),
-                    static_cast<std::uint16_t>(knobs_version()), Stage::kCycle, 255});
+}
+
+void Engine::perform(std::span<const Action> actions) {
+  if (actions.empty()) return;
+  const std::int64_t agreed_ns = now_ns();
+  const std::vector<std::vector<OperationPtr>> batches = batches_of(actions, parts_.tickets, agreed_ns);
+  if (Tracer& tracer = parts_.tracer; !batches.empty() && parts_.status.marks_cycles() && tracer.recording()) {
+    tracer.record({agreed_ns, agreed_ns, 0, tracer.intern(""), 0, parts_.status.step(),
+                   static_cast<std::uint16_t>(parts_.status.knobs_version()), Stage::kCycle, 255});
   }
   std::size_t next_batch = 0;
   std::vector<StallAction> stalls;
@@ -290,83 +199,170 @@ bool Engine::perform(std::vector<Action> actions) {
     } else if (const auto* execution = std::get_if<ExecuteAction>(&action)) {
       execute(*execution, batches[next_batch++]);
     } else if (const auto* round = std::get_if<RoundAction>(&action)) {
-      post_round(*round, agreed_ns);
-    } else if (std::holds_alternative<DeclineAction>(action)) {
-      const auto& decline = std::get<DeclineAction>(action);
-      executor_->decline_round(decline, sets_->communicator(decline.batch.front()->process_set));
+      schedule_.post(*round, agreed_ns);
+    } else if (const auto* decline = std::get_if<DeclineAction>(&action)) {
+      schedule_.decline(*decline);
     } else if (const auto* schedule = std::get_if<BeginScheduleAction>(&action)) {
-      drain();
-      // In the schedule's order: nobody waits for a rank that waits for it in another set.
-      for (const std::vector<SharedRequest>& batch : schedule->batches) {
-        executor_->prepare_batch(batch, sets_->communicator(batch.front()->process_set));
-      }
+      schedule_.begin(*schedule);
     } else if (const auto* change = std::get_if<ApplyKnobsAction>(&action)) {
-      apply(*change);
+      parts_.status.apply(change->knobs, change->knobs_version);
+      executor_.set_knobs(change->knobs);
+      record_knobs(parts_.status, parts_.tracer);
     } else if (const auto* failure = std::get_if<FailAction>(&action)) {
-      fail_one(*failure);
+      completions_.failed(*failure);
     } else if (const auto* set = std::get_if<SetAction>(&action)) {
       apply(*set);
     } else if (const auto* joined = std::get_if<JoinAction>(&action)) {
-      finish_decided(joined->name, joined->last_rank);
+      completions_.decided(joined->name, joined->last_rank);
     } else if (const auto* stall = std::get_if<StallAction>(&action)) {
       stalls.push_back(*stall);
     } else if (const auto* suspicion = std::get_if<SuspicionAction>(&action)) {
-      report_stalls(suspicion->tensors, true);
+      Stall stall = stall_of(suspicion->tensors);
+      stall.entangled = true;
+      stall_reporter_.report(std::move(stall));
     } else if (const auto* abort = std::get_if<AbortAction>(&action)) {
       decided_ = abort->known;
       throw Timeout(abort->message);
     }
   }
-  if (!stalls.empty()) report_stalls(stalls, false);
-  return !actions.empty();
+  if (stalls.empty()) return;
+  add(parts_.counters.stalls, static_cast<std::uint64_t>(stalls.size()));
+  stall_reporter_.report(stall_of(stalls));
 }
 
 void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> batch) {
   if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
-  drain();
-  const BatchContext context{sets_->communicator(action.process_set), action.batch_id, knobs_version(),
-                             step_.load(std::memory_order_relaxed),   action.rows,     action.process_set};
+  schedule_.drain();
+  const BatchContext context{sets_.communicator(action.process_set),
+                             action.batch_id,
+                             parts_.status.knobs_version(),
+                             parts_.status.step(),
+                             action.rows,
+                             action.process_set};
   if (!action.absent.empty()) {
-    executor_->execute(JoinedContribution(action.absent, now_ns()).operations(), context);
+    executor_.execute(JoinedContribution(action.absent, now_ns()).operations(), context);
     return;
   }
   try {
-    executor_->execute(batch, context);
+    executor_.execute(batch, context);
   } catch (const DataPathRefused&) {
-    return finish_refused(batch);
+    return completions_.refused(batch);
   }
-  finish(batch, context);
+  completions_.finish(batch, context);
 }
 
-BatchContext Engine::round_context() const {
-  return {schedule_communicator(),
-          round_id_,
-          knobs_version(),
-          step_.load(std::memory_order_relaxed),
-          negotiator_.round_rows(),
-          negotiator_.schedule_set(),
-          true};
+void Engine::apply(const SetAction& action) {
+  if (action.added) {
+    sets_.add(action.id, action.members.ranks());
+  } else {
+    schedule_.drain();  // what was declined in the set goes over its links
+    sets_.remove(action.id);
+    if (parts_.data_paths != nullptr) parts_.data_paths->removed(action.id);
+  }
+  completions_.decided(action.name, action.id);
 }
 
-void Engine::apply(const ApplyKnobsAction& action) {
-  {
-    const std::lock_guard lock(mutex_);
-    knobs_ = action.knobs;
+Deadline Engine::next_turn() const noexcept {
+  Deadline next = Deadline::never();  // the shared-memory group tells what happens in a round
+  if (!schedule_.waits_in_shm_group()) {
+    next = Deadline::at(negotiator_.next_wake_ns());
+    if (schedule_.posted()) next = earlier(next, schedule_.deadline());
   }
-  knobs_version_.store(action.knobs_version, std::memory_order_relaxed);
-  executor_->set_knobs(action.knobs);
-  record_knobs();
+  return leaving_ ? earlier(next, parts_.mailbox.leave_deadline()) : next;
 }
 
-void Engine::fail_one(const FailAction& action) {
-  if (tracer_.recording() && !runs_later(action.kind)) {
-    tracer_.event("ERROR", "error", now_ns(),
-                  "{\"tensor\":" + json_quote(action.name) + ",\"message\":" + json_quote(action.message) + "}");
+bool Engine::expects_alone(const PersistentRequest& persistent) const noexcept {
+  return !ended_ && !leaving_ && !parts_.mailbox.leave_requested() && !parts_.mailbox.has_mail() &&
+         parts_.tickets.open() == 0 && negotiator_.expects_alone(persistent.prepared->request);
+}
+
+std::int64_t Engine::run_inline(Operation& operation, Ticket& ticket) {
+  const std::int64_t now = operation.submitted_ns;
+  completions_.taken(operation);
+  const SharedRequest request(operation.prepared, &operation.prepared->request);
+  schedule_.post(negotiator_.run_inline(request, reinterpret_cast<Tag>(&operation), now), now);
+  const std::optional<bool> agreed = schedule_.agreed();
+  if (agreed == true && operation.room == 0) return schedule_.end(true);
+  ticket = parts_.tickets.hand_over(operation);
+  if (!agreed) return 0;
+  const std::int64_t end_ns = schedule_.end(*agreed);
+  if (!*agreed || !operation.gathered.empty()) return 0;
+  parts_.tickets.release(std::exchange(ticket, 0));
+  return end_ns;
+}
+
+RankState Engine::own_state() const {
+  RankState state = parts_.tickets.open_state(now_ns());
+  state.waiting = parts_.status.waited_for();
+  state.round = schedule_.token();
+  return state;
+}
+
+void Engine::peer_lost(int rank, const std::string& reason) noexcept {
+  const std::exception_ptr error = std::make_exception_ptr(PeerLost(rank, reason));
+  parts_.mailbox.lose(error, true);  // liveness tells everybody
+  parts_.fabric.abort(
+      reason);  // wakes the driving thread wherever it waits; it throws from the link, and stop() follows
+  // What waits for the peer in streams does so for ever, and nobody may come by stop() soon.
+  if (parts_.data_paths != nullptr) parts_.data_paths->abort(error);
+}
+
+void Engine::device_failed(const std::exception_ptr& error) noexcept {
+  std::string reason = "a GPU has failed";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& caught) {
+    reason = caught.what();
   }
-  const OperationPtr operation = tickets_.in_flight(action.process_set, action.name);
-  if (operation == nullptr) return;
-  in_flight_bytes_ -= operation->prepared->bytes;
-  tickets_.finish({&operation, 1}, failure_of(action));
+  parts_.mailbox.lose(error, false);
+  parts_.fabric.abort(reason);  // as above
+}
+
+bool Engine::finished() {
+  if (!leaving_) return false;
+  if (negotiator_.free_to_go() && schedule_.drained() && (!control_ || control_->flush())) return true;
+  return parts_.mailbox.leave_deadline().expired();
+}
+
+void Engine::depart() noexcept {
+  // Peers that wait in a round for this rank's part must not take it for a clean departure.
+  if (!schedule_.posted() && schedule_.drained()) parts_.fabric.leave();
+  stop(std::make_exception_ptr(ShutDown("ringtune has been shut down on this rank; call init() again to go on")));
+}
+
+void Engine::stop(std::exception_ptr error) noexcept {
+  bool known = decided_;  // to the peers
+  // A link that broke may belong to a rank that fell with another one: liveness knows who was the first, and why.
+  if (const auto loss = parts_.mailbox.loss(is_peer_lost(error) ? kVerdictNs : 0)) {
+    error = loss->error;
+    known = loss->known;
+  }
+  std::string reason = "the runtime of a peer has ended";
+  std::string told;  // to the others
+  bool clean = false;
+  try {
+    std::rethrow_exception(error);
+  } catch (const ShutDown&) {
+    clean = true;
+  } catch (const PeerLost& caught) {
+    // Perhaps only a link broke. The other ranks would not notice that by themselves, and all would wait for this one.
+    reason = caught.what();
+    told = reason + ", reports " + own_name(parts_.fabric);
+  } catch (const Timeout& caught) {
+    reason = caught.what();
+    told = reason + ", reports " + own_name(parts_.fabric);
+  } catch (const std::exception& caught) {
+    reason = caught.what();
+    told = own_name(parts_.fabric) + " has ended by an error of its own: " + reason;
+  }
+  if (!clean) {
+    log(LogLevel::kDebug, "the runtime stops: ", reason);
+    if (!known) parts_.fabric.fail(told);
+    parts_.fabric.abort(reason);
+    if (parts_.data_paths != nullptr) parts_.data_paths->abort(error);
+  }
+  parts_.tickets.close(error);
+  ended_ = true;
 }
 
 }  // namespace ringtune

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "control/aggregator.h"
 #include "runtime/runtime_impl.h"
 
 namespace ringtune {
@@ -78,7 +79,7 @@ void Runtime::check(const Submission& submission) const { own().check(submission
 Ticket Runtime::submit(const AllreduceCall& call) {
   std::size_t bytes = 0;
   const Ticket ticket = own().enter(call, bytes);
-  impl_->engine->submitted(bytes);
+  impl_->driver->submitted(bytes);
   return ticket;
 }
 
@@ -99,7 +100,7 @@ void Runtime::drop(const PersistentRequest& persistent) noexcept {
 Ticket Runtime::submit(const PersistentRequest& persistent, const void* input, void* output) {
   own().check_set(persistent);
   const Ticket ticket = impl_->tickets.submit(persistent, {input, output}, now_ns());
-  impl_->engine->submitted(persistent.prepared->wire_bytes);
+  impl_->driver->submitted(persistent.prepared->wire_bytes);
   return ticket;
 }
 
@@ -108,14 +109,14 @@ void Runtime::submit(std::span<const PersistentAt> calls, std::vector<Ticket>& t
   impl_->tickets.submit(calls, now_ns(), tickets);
   std::size_t bytes = 0;
   for (const PersistentAt& call : calls) bytes += call.persistent->prepared->wire_bytes;
-  impl_->engine->submitted(bytes);
+  impl_->driver->submitted(bytes);
 }
 
 Ticket Runtime::run_now(const PersistentRequest& persistent, const Memory& memory, std::int64_t timeout_ns) {
   own().check_set(persistent);
   const std::int64_t begin_ns = now_ns();
   Ticket ticket = 0;
-  if (const std::int64_t end_ns = impl_->engine->run_alone(persistent, memory, begin_ns, ticket)) {
+  if (const std::int64_t end_ns = impl_->driver->run_alone(persistent, memory, begin_ns, ticket)) {
     impl_->record_wait(*persistent.prepared, begin_ns, end_ns);
     return 0;
   }
@@ -150,13 +151,13 @@ std::map<std::uint32_t, std::vector<int>> Runtime::process_sets() const { return
 
 bool Runtime::poll(Ticket ticket) {
   if (HostStagedPath::owns(ticket)) return own().host_staged.poll(ticket);
-  return impl_->engine->asked_for(*own().tickets.find(ticket)).done();
+  return impl_->driver->asked_for(*own().tickets.find(ticket)).done();
 }
 
-void Runtime::set_compute_threads(int threads) noexcept { impl_->engine->set_compute_threads(threads); }
+void Runtime::set_compute_threads(int threads) noexcept { impl_->driver->set_compute_threads(threads); }
 
-void Runtime::begin_blocking() noexcept { Engine::begin_blocking(); }
-void Runtime::end_blocking() noexcept { impl_->engine->end_blocking(); }
+void Runtime::begin_blocking() noexcept { Driver::begin_blocking(); }
+void Runtime::end_blocking() noexcept { impl_->driver->end_blocking(); }
 
 bool Runtime::wait(Ticket ticket, Deadline deadline) {
   if (HostStagedPath::owns(ticket)) {
@@ -173,16 +174,22 @@ bool Runtime::wait(Ticket ticket, Deadline deadline) {
 std::vector<int> Runtime::awaited(Ticket ticket, Deadline deadline) {
   if (HostStagedPath::owns(ticket)) return {};
   const Operation& operation = *own().tickets.find(ticket);
-  return operation.done() ? std::vector<int>{} : impl_->engine->awaited(operation.request(), deadline);
+  if (operation.done()) return {};
+  // Ranks in the middle of the tree hold back requests that only some ranks below have sent. Rank 0 knows the requests
+  // sent by now once each level's hold time is over.
+  const std::int64_t hold_ns = tree_levels(size(), impl_->options.control_fan_out) * Aggregator::kHoldNs;
+  const std::uint32_t question = impl_->queries.ask(operation.request(), earlier(Deadline::after(hold_ns), deadline));
+  impl_->driver->nudge();
+  return impl_->queries.answer_to(question, deadline);
 }
 
 OperationPtr Runtime::operation(Ticket ticket) { return own().tickets.find(ticket); }
 bool Runtime::release_if_done(Ticket ticket) {
-  own().engine->asked();
+  own().driver->asked();
   return impl_->tickets.release_if_done(ticket);
 }
 std::optional<Ticket> Runtime::release_if_done(std::span<const Ticket> tickets) {
-  own().engine->asked();
+  own().driver->asked();
   return impl_->tickets.release_if_done(tickets);
 }
 void Runtime::release(Ticket ticket) {
@@ -194,8 +201,8 @@ void Runtime::release(Ticket ticket) {
   }
 }
 
-Knobs Runtime::knobs() const { return own().engine->knobs(); }
-std::uint32_t Runtime::knobs_version() const noexcept { return impl_->engine->knobs_version(); }
+Knobs Runtime::knobs() const { return own().status.knobs(); }
+std::uint32_t Runtime::knobs_version() const noexcept { return impl_->status.knobs_version(); }
 
 std::uint32_t Runtime::propose_knobs(const Knobs& knobs) {
   Impl& own = this->own();
@@ -204,7 +211,9 @@ std::uint32_t Runtime::propose_knobs(const Knobs& knobs) {
                           "): it carries the change to all ranks");
   }
   check_knobs(knobs);
-  return own.engine->propose(knobs);
+  const std::uint32_t knobs_version = own.mailbox.propose(knobs);
+  own.driver->nudge();
+  return knobs_version;
 }
 
 StepWatcher& Runtime::steps() { return own().steps; }
@@ -217,10 +226,11 @@ StepStats Runtime::end_step(bool told) {
   const CounterValues now = counters();
   stats.values = now - std::exchange(impl_->at_step_begin, now);
   const StepReport mine{stats.step, stats.end_ns - stats.begin_ns};
-  impl_->engine->step_ended(mine, told);
-  StepReport world = impl_->engine->world_step();
+  impl_->status.begin_step(stats.step + 1);
+  if (told) impl_->mailbox.report(mine);  // travels with the next ready requests: no nudge
+  StepReport world = impl_->status.world_step();
   // In a schedule nobody reports: the ranks wait for one another in every step, so this rank's duration is everyone's.
-  if (rank() == 0 && (!told || impl_->engine->in_schedule())) world = mine;
+  if (rank() == 0 && (!told || impl_->status.in_schedule())) world = mine;
   if (world.duration_ns > 0) {
     stats.world_step = world.step;
     stats.world_step_ns = world.duration_ns;
@@ -249,19 +259,21 @@ void Runtime::start_timeline(const TimelineOptions& timeline) {
   const auto rank_index = static_cast<std::size_t>(rank());
   const PartHeader header{rank(), size(), impl_->hosts[rank_index], impl_->options.job};
   ChromeOptions files{timeline.path, timeline.gzip, timeline.rotate_bytes, impl_->next_timeline_file};
-  impl_->engine->mark_cycles(timeline.mark_cycles);
+  impl_->status.mark_cycles(timeline.mark_cycles);
   impl_->engine->record_pieces(timeline.pieces);
   impl_->tracer.now_in(impl_->step, knobs_version());
   impl_->tracer.start(make_chrome_sink(std::move(files), header));
-  impl_->engine->look_at_clock();
-  impl_->engine->record_knobs();
+  (void)impl_->mailbox.request_look();
+  impl_->driver->nudge();
+  record_knobs(impl_->status, impl_->tracer);
 }
 
 void Runtime::stop_timeline() {
   if (!impl_->home.here() || impl_->tracer.of_group() || !impl_->tracer.recording()) return;
   // A last look at rank 0's clock, so that drift can be interpolated. Bounded: rank 0 may have ended.
-  const std::uint32_t look = impl_->engine->look_at_clock();
-  impl_->engine->wait_for_look(look, Deadline::after(kSecondNs / 4));
+  const std::uint32_t look = impl_->mailbox.request_look();
+  impl_->driver->nudge();
+  impl_->engine->clock_looks().wait_for(look, Deadline::after(kSecondNs / 4));
   impl_->host_staged.settle_times(Deadline::after(kSecondNs));
   impl_->tracer.stop();
 }
@@ -302,7 +314,7 @@ void Runtime::shutdown(std::int64_t timeout_ns, const std::string& how, bool fai
   if (impl_->down) return;
   impl_->down = true;
   stop_timeline();
-  impl_->engine->leave(Deadline::after(timeout_ns), how, failed);
+  impl_->driver->leave(Deadline::after(timeout_ns), how, failed);
   impl_->data_paths.close(
       Deadline::after(kSecondNs * 5));  // first: a copy to the host may wait for a stream that it ends
   impl_->host_staged.close();

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/home_process.h"
+#include "runtime/driver.h"
 #include "runtime/engine.h"
 #include "runtime/gpu/host_staged_path.h"
 #include "runtime/runtime.h"
@@ -22,7 +23,7 @@ class Runtime::Impl {
   /// `job`: null, or of which group's runtime this is one.
   Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, const Tracer* job = nullptr, TraceGroup group = {});
   ~Impl() {
-    engine->leave(Deadline::after(0));
+    driver->leave(Deadline::after(0));
     data_paths.close(Deadline::after(0));
     host_staged.close();
   }
@@ -73,10 +74,10 @@ class Runtime::Impl {
   bool wait_on_device(Ticket ticket, Deadline deadline);
   /// Blocks; whether the operation is done.
   bool wait(Operation& operation, Deadline deadline) {
-    engine->asked();
+    driver->asked();
     if (operation.done()) return true;
     const std::int64_t begin_ns = now_ns();
-    const bool done = engine->wait(operation, deadline);
+    const bool done = driver->wait(operation, deadline);
     record_wait(*operation.prepared, begin_ns, now_ns());
     return done;
   }
@@ -84,12 +85,12 @@ class Runtime::Impl {
     counters.wait_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
     if (!tracer.recording()) return;
     tracer.record({begin_ns, end_ns, 0, trace_name(tracer, prepared), 0, step,
-                   static_cast<std::uint16_t>(engine->knobs_version()), Stage::kWait,
+                   static_cast<std::uint16_t>(status.knobs_version()), Stage::kWait,
                    static_cast<std::uint8_t>(prepared.request.kind)});
   }
 
-  // The fabric goes before the engine: its monitor thread may call the engine until it ends. The engine's own thread,
-  // which uses the fabric, has ended by then (see ~Impl).
+  // The fabric goes before the engine: its monitor thread may call the engine until it ends. The driver's thread, which
+  // uses the fabric, has ended by then (see ~Impl).
   HomeProcess home;
   RuntimeOptions options;
   const Deadline start_by;  // for all that has to be waited for until the job can begin
@@ -97,9 +98,13 @@ class Runtime::Impl {
   Counters counters;
   TicketTable tickets;
   Tracer tracer;
+  Mailbox mailbox;
+  WaitQueries queries;
+  EngineStatus status;
   std::shared_ptr<std::atomic<std::uint32_t>> next_timeline_file = std::make_shared<std::atomic<std::uint32_t>>(0);
   DevicePaths data_paths;  // before those that use it
   std::unique_ptr<Engine> engine;
+  std::unique_ptr<Driver> driver;
   HostStagedPath host_staged;
   std::unique_ptr<Fabric> fabric;
   std::vector<std::string> hosts;

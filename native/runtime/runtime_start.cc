@@ -57,7 +57,7 @@ void agree_with_rank_zero(RuntimeOptions& options, StoreClient& store, Deadline 
   options.algorithms = AlgorithmTable::decode(in.blob());
 }
 
-EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& data_paths) {
+EngineOptions engine_options(const RuntimeOptions& options) {
   EngineOptions engine;
   engine.negotiator.rank = options.rank;
   engine.negotiator.size = options.size;
@@ -67,9 +67,6 @@ EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& data_pa
   engine.connect_timeout_ns = options.connect_timeout_ns;
   engine.idle_timeout_ns = options.idle_timeout_ns;
   engine.algorithms = options.algorithms;
-  engine.thread_affinity = options.thread_affinity;
-  engine.overlap = options.overlap;
-  engine.data_paths = &data_paths;
   return engine;
 }
 
@@ -106,6 +103,8 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, c
       start_by(Deadline::after(given.connect_timeout_ns)),
       store(made ? nullptr : connect_store(given, start_by)),
       tracer(job == nullptr ? Tracer() : Tracer(*job, std::move(group))),
+      queries(given.rank),
+      status(given.knobs),
       data_paths({given.gpu_data_path, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
                   given.connect_timeout_ns}),
       host_staged(given.cuda_driver, host_data_path(), data_paths) {
@@ -120,13 +119,17 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, c
   topology = topology_of(hosts, given.rank);
   host_staged.use_parts(options.gpu_part_bytes);
   data_paths.begin(hosts, given.rank, [this](const std::exception_ptr& error) { engine->device_failed(error); });
-  engine = std::make_unique<Engine>(engine_options(options, data_paths), *fabric, tickets, counters, tracer);
-  fabric->on_inquiry(
-      [this](int from, std::uint32_t number, const Bytes& question) { engine->asked(from, number, question); });
+  status.apply(options.knobs, 0);  // rank 0's
+  const EngineParts parts{*fabric, tickets, counters, tracer, mailbox, queries, status, &data_paths};
+  engine = std::make_unique<Engine>(engine_options(options), parts);
+  driver = std::make_unique<Driver>(*engine, parts, DriverOptions{options.overlap, options.thread_affinity});
+  fabric->on_inquiry([this](int from, std::uint32_t number, const Bytes& question) {
+    engine->stall_reporter().asked(from, number, question);
+  });
   try {
     fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
   } catch (...) {
-    engine->leave(Deadline::after(0));
+    driver->leave(Deadline::after(0));
     throw;
   }
   step_begin_ns = now_ns();

@@ -112,6 +112,14 @@ std::string place_lines(std::span<const int> ranks, const RankStates& states, st
 
 }  // namespace
 
+Stall stall_of(std::span<const StallAction> actions) {
+  Stall stall;
+  for (const StallAction& action : actions) {
+    stall.tensors.push_back({action.title, action.name, action.age_ns, action.missing});
+  }
+  return stall;
+}
+
 Bytes encode(const Stall& stall) {
   ByteWriter out;
   out.u8(stall.entangled ? 1 : 0);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "control/actions.h"
 
 namespace ringtune {
 
@@ -32,6 +33,8 @@ struct Stall {
   bool quiet = false;
   friend bool operator==(const Stall&, const Stall&) = default;
 };
+/// Of tensors that are negotiated.
+[[nodiscard]] Stall stall_of(std::span<const StallAction> actions);
 [[nodiscard]] Bytes encode(const Stall& stall);
 [[nodiscard]] Stall decode_stall(ByteReader& in);  // throws Protocol
 

@@ -6,7 +6,7 @@
 
 #include "collective/adasum.h"
 #include "fusion/plan.h"
-#include "runtime/executor.h"
+#include "runtime/batch_path.h"
 
 namespace ringtune {
 namespace {

@@ -16,8 +16,6 @@ std::string text_of_setting(GpuDataPath setting) {
   return std::string("RINGTUNE_GPU_DATA_PATH=") + word;
 }
 
-DataPath data_path_of_batch(std::span<const OperationPtr> batch) { return batch.front()->request().data_path; }
-
 }  // namespace
 
 DevicePaths::DevicePaths(const DevicePathsOptions& options)
@@ -118,23 +116,11 @@ void DevicePaths::check(DataPath data_path) {
   if (data_path != DataPath::kRing) nccl_.check();
 }
 
-void DevicePaths::check_arrival(DataPath data_path, const CudaEvent& copied) {
-  data_path == DataPath::kRing ? rings_.check_arrival(copied) : nccl_.check_arrival(copied);
-}
+void DevicePaths::check_arrival(DataPath data_path, const CudaEvent& copied) { of(data_path).check_arrival(copied); }
 
 void DevicePaths::abort(const std::exception_ptr& error) noexcept {
   nccl_.abort(error);
   rings_.abort(error);
-}
-
-void DevicePaths::prepare(std::span<const OperationPtr> batch, const BatchContext& context) {
-  data_path_of_batch(batch) == DataPath::kRing ? rings_.prepare(batch, context) : nccl_.prepare(batch, context);
-}
-
-void DevicePaths::launch(std::span<const OperationPtr> batch, const BatchContext& context,
-                         const std::optional<Span>& about) {
-  data_path_of_batch(batch) == DataPath::kRing ? rings_.launch(batch, context, about)
-                                               : nccl_.launch(batch, context, about);
 }
 
 void DevicePaths::removed(std::uint32_t process_set) {

@@ -69,16 +69,14 @@ class DevicePaths {
   /// Whether any set goes by NCCL.
   [[nodiscard]] bool uses_nccl() { return nccl_.connected(); }
 
-  // Driving thread. All operations of a batch take the same path; all members of a set call these for the same batches
-  // in the same order.
+  /// What carries batches by that path, which is not kStaged.
+  [[nodiscard]] StreamPath& of(DataPath data_path) noexcept {
+    return data_path == DataPath::kRing ? static_cast<StreamPath&>(rings_) : nccl_;
+  }
+
+  // Driving thread.
   /// The next batches of NCCL are dealt to so many streams of a GPU; all ranks switch between the same two batches.
   void use_streams(std::size_t count) noexcept { nccl_.use_streams(count); }
-  /// Connects the set. Blocks the first time. Throws DataPathRefused, on all members, when one of them cannot take
-  /// the path; PeerLost.
-  void prepare(std::span<const OperationPtr> batch, const BatchContext& context);
-  /// Puts the batch into a stream. `about`: what the timeline says of it, once the GPU has told when it ran; none while
-  /// nothing is recorded. Throws DeviceError, Timeout; what abort() was given.
-  void launch(std::span<const OperationPtr> batch, const BatchContext& context, const std::optional<Span>& about);
   /// The set is gone; what it has in streams goes on. Does not block.
   void removed(std::uint32_t process_set);
 

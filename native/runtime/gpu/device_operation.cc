@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "collective/reducescatter.h"
-#include "runtime/executor.h"
 #include "runtime/gpu/lane.h"
+#include "runtime/rows.h"
 
 namespace ringtune {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "runtime/batch_path.h"
 #include "runtime/bootstrap.h"
-#include "runtime/executor.h"
 #include "runtime/gpu/lane.h"
 
 namespace ringtune {

@@ -4,9 +4,10 @@
 
 #include "base/check.h"
 #include "collective/reducescatter.h"
-#include "runtime/executor.h"
+#include "runtime/batch_path.h"
 #include "runtime/gpu/lane.h"
 #include "runtime/gpu/nccl_path.h"
+#include "runtime/rows.h"
 
 namespace ringtune {
 namespace {

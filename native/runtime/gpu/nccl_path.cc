@@ -7,8 +7,9 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "runtime/batch_log.h"
+#include "runtime/batch_path.h"
 #include "runtime/bootstrap.h"
-#include "runtime/executor.h"
 #include "runtime/gpu/batch_times.h"
 #include "runtime/gpu/lane.h"
 #include "transport/thread.h"

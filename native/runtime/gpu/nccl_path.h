@@ -29,6 +29,7 @@
 #include "device/cuda.h"
 #include "device/nccl_communicator.h"
 #include "runtime/gpu/fusion.h"
+#include "runtime/gpu/stream_path.h"
 #include "runtime/operation.h"
 
 namespace ringtune {
@@ -45,7 +46,7 @@ struct NcclPathOptions {
 };
 
 /// Opens nothing before the first tensor that could travel by NCCL. Thread-safe where said.
-class NcclPath {
+class NcclPath final : public StreamPath {
  public:
   explicit NcclPath(NcclPathOptions options);
   ~NcclPath();  // after close()
@@ -60,10 +61,8 @@ class NcclPath {
   [[nodiscard]] std::string refusal();
   /// Throws the error that has ended the path, if one has: results in streams are undefined then.
   void check();
-  /// The same, if the error came before that event.
-  void check_arrival(const CudaEvent& copied);
-  /// Ends what is in streams, with results that mean nothing; every later batch fails with `error`. Idempotent.
-  void abort(const std::exception_ptr& error) noexcept;
+  void check_arrival(const CudaEvent& copied) override;
+  void abort(const std::exception_ptr& error) noexcept override;
 
   /// Whether any set goes from GPU to GPU.
   [[nodiscard]] bool connected() {
@@ -71,21 +70,15 @@ class NcclPath {
     return !communicators_.empty();
   }
 
-  // Driving thread. All ranks have announced the operations of a batch for NCCL; all members of a set call these for
-  // the same batches in the same order.
+  // Driving thread.
   /// The next batches are dealt to so many streams of a GPU; all ranks switch between the same two batches.
   void use_streams(std::size_t count) noexcept { streams_ = count; }
-  /// Connects the set. Blocks the first time. Throws DataPathRefused, on all members, when one of them cannot take
-  /// the path; PeerLost.
-  void prepare(std::span<const OperationPtr> batch, const BatchContext& context);
-  /// Puts the batch into the stream. `about`: what the timeline says of it, once the GPU has told when it ran; none
-  /// while nothing is recorded. Throws DeviceError, Timeout; what abort() was given.
-  void launch(std::span<const OperationPtr> batch, const BatchContext& context, const std::optional<Span>& about);
-  /// The set is gone; what it has in streams goes on. Does not block.
-  void removed(std::uint32_t process_set);
+  void prepare(std::span<const OperationPtr> batch, const BatchContext& context) override;
+  void launch(std::span<const OperationPtr> batch, const BatchContext& context,
+              const std::optional<Span>& about) override;
+  void removed(std::uint32_t process_set) override;
 
-  /// When nothing is launched any more, and before the lanes go: waits for what is in streams, at most `timeout`.
-  void close(Deadline timeout) noexcept;
+  void close(Deadline timeout) noexcept override;
 
  private:
   /// Each key has a communicator of its own. All members give their GPU the same number (find_parting).

@@ -5,7 +5,7 @@
 // the batches, which is the same on all ranks. Only the exchange across hosts blocks it, as with staged tensors.
 #include <exception>
 
-#include "runtime/executor.h"
+#include "runtime/batch_log.h"
 #include "runtime/gpu/batch_times.h"
 #include "runtime/gpu/lane.h"
 #include "runtime/gpu/nccl_path.h"

@@ -7,8 +7,8 @@ HostDataPath Runtime::Impl::host_data_path() {
   return {.submit = [this](Submission submission,
                            FinishListener& listener) { return submit(std::move(submission), &listener); },
           .release = [this](Ticket ticket) { tickets.release(ticket); },
-          .begin_waiting = [this] { engine->begin_waiting(); },
-          .end_waiting = [this] { engine->end_waiting(); },
+          .begin_waiting = [this] { driver->begin_waiting(); },
+          .end_waiting = [this] { driver->end_waiting(); },
           .recorded = [this](const Prepared& prepared) { return recorded_now(prepared); },
           .tracer = &tracer};
 }
@@ -20,8 +20,8 @@ std::optional<Span> Runtime::Impl::recorded_now(const Prepared& prepared) {
             prepared.bytes,
             trace_name(tracer, prepared),
             0,
-            engine->step(),
-            static_cast<std::uint16_t>(engine->knobs_version()),
+            status.step(),
+            static_cast<std::uint16_t>(status.knobs_version()),
             Stage::kWaitForData,
             static_cast<std::uint8_t>(prepared.request.kind)};
   span.process_set = static_cast<std::uint16_t>(prepared.request.process_set);
@@ -39,7 +39,7 @@ Ticket Runtime::Impl::submit(Submission submission, FinishListener* listener) {
   const Ticket ticket =
       tickets.submit(std::move(prepared),
                      {submission.input, submission.output, submission.splits, listener, submission.room}, now_ns());
-  engine->submitted(bytes, listener == nullptr);  // no caller drives the engine while it waits for a GPU
+  driver->submitted(bytes, listener == nullptr);  // no caller drives the engine while it waits for a GPU
   return ticket;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "fusion/plan.h"
-#include "runtime/executor.h"
+#include "runtime/batch_path.h"
 
 namespace ringtune {
 std::size_t packed_bytes(std::span<const OperationPtr> batch) {

@@ -11,11 +11,13 @@
 #include "device/cuda_ipc.h"
 #include "device/device_kernels.h"
 #include "fusion/plan.h"
+#include "runtime/batch_log.h"
+#include "runtime/batch_path.h"
 #include "runtime/bootstrap.h"
-#include "runtime/executor.h"
 #include "runtime/gpu/batch_times.h"
 #include "runtime/gpu/lane.h"
 #include "runtime/gpu/ring_set.h"
+#include "runtime/rows.h"
 #include "transport/thread.h"
 
 namespace ringtune {

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "device/cuda.h"
 #include "runtime/gpu/kernel_cache.h"
+#include "runtime/gpu/stream_path.h"
 #include "runtime/operation.h"
 
 namespace ringtune {
@@ -39,8 +40,8 @@ struct PeerRingPathOptions {
   bool shares_gpus = false;      // also between ranks on one GPU, whose processes take turns there
 };
 
-/// Thread-safe where said.
-class PeerRingPath {
+/// Thread-safe as StreamPath says.
+class PeerRingPath final : public StreamPath {
  public:
   explicit PeerRingPath(PeerRingPathOptions options);
   ~PeerRingPath();  // after close()
@@ -49,22 +50,13 @@ class PeerRingPath {
 
   void begin(std::string host) { host_ = std::move(host); }  // of this rank
 
-  // Any thread.
-  /// As NcclPath, which see.
-  void check_arrival(const CudaEvent& copied);
-  void abort(const std::exception_ptr& error) noexcept;
-
-  // Driving thread.
-  /// Connects the set. Blocks the first time. Throws DataPathRefused, on all members, when one of them cannot take
-  /// the path; PeerLost.
-  void prepare(std::span<const OperationPtr> batch, const BatchContext& context);
-  /// Puts the batch into the set's stream. `about`: as NcclPath. Throws DeviceError; what abort() was given.
-  void launch(std::span<const OperationPtr> batch, const BatchContext& context, const std::optional<Span>& about);
-  /// The set is gone; what it has in its stream goes on. Does not block.
-  void removed(std::uint32_t process_set);
-
-  /// When nothing is launched any more, and before the lanes go: waits for what is in streams, at most `timeout`.
-  void close(Deadline timeout) noexcept;
+  void check_arrival(const CudaEvent& copied) override;
+  void abort(const std::exception_ptr& error) noexcept override;
+  void prepare(std::span<const OperationPtr> batch, const BatchContext& context) override;
+  void launch(std::span<const OperationPtr> batch, const BatchContext& context,
+              const std::optional<Span>& about) override;
+  void removed(std::uint32_t process_set) override;
+  void close(Deadline timeout) noexcept override;
 
  private:
   /// What a set's members have agreed on.

@@ -15,7 +15,7 @@
 #include "collective/reducescatter.h"
 #include "fusion/plan.h"
 #include "runtime/bootstrap.h"
-#include "runtime/executor.h"
+#include "runtime/rows.h"
 
 namespace ringtune {
 namespace {
