@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.ml import Model
 from pyspark.ml.param import Params
@@ -29,11 +29,16 @@ class FrameworkModel(Model, Params, Persistent):  # type: ignore[misc]
     Args:
         given: history, model, optimizer, feature_cols, label_cols, input_shapes, run_id, output_cols (default:
             ``<label>__output``).
+
+    Attributes:
+        OWN: Further parameters, with their defaults; each is defined on the class by `params.define`.
     """
+
+    OWN: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, **given: Any) -> None:
         super().__init__()
-        self._setDefault(**_PARAMS)
+        self._setDefault(**_PARAMS, **self.OWN)
         self._set(**{name: value for name, value in given.items() if value is not None})
 
     def prediction(self) -> Callable[[], Prediction]:

@@ -30,11 +30,13 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - its name; else it ends actors when others fill it
     ray.cloudpickle.register_pickle_by_value(cases)
     # Its sockets lie there, and their names may have 107 characters.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        first = {"num_cpus": 2, "include_dashboard": False, "temp_dir": folder}
-        made = Cluster(initialize_head=True, head_node_args=first)
+        os.environ["RAY_TMPDIR"] = folder
+        Path(folder, "ray").mkdir()  # Cluster writes its address there and does not make the folder
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
         made.add_node(num_cpus=2)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made

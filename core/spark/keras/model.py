@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import cloudpickle  # type: ignore[import-untyped]
 
 from ringtune.spark.model import FrameworkModel, Prediction
 from ringtune.spark.params import define
-
-_OWN: dict[str, Any] = {"custom_objects": {}}
 
 
 class KerasModel(FrameworkModel):
@@ -20,9 +18,7 @@ class KerasModel(FrameworkModel):
     Its history is Keras's: a list with a number an epoch, by the name of the loss or metric.
     """
 
-    def __init__(self, **given: Any) -> None:
-        self._setDefault(**_OWN)
-        super().__init__(**given)
+    OWN: ClassVar[Mapping[str, Any]] = {"custom_objects": {}}
 
     def kept(self, value: Any) -> Any:
         """See the base class."""
@@ -49,4 +45,4 @@ class KerasModel(FrameworkModel):
         return make
 
 
-define(KerasModel, _OWN)
+define(KerasModel, KerasModel.OWN)
