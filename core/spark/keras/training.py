@@ -130,7 +130,7 @@ def _state(model: Any, size: int, history: dict[str, list[float]]) -> bytes:
     parts |= {f"optimizer{number}": np.asarray(one) for number, one in enumerate(_values(model.optimizer))}
     _scale(model.optimizer, size)
     file = io.BytesIO()
-    np.savez(file, history=np.array(json.dumps(history)), **parts)  # type: ignore[arg-type]
+    np.savez(file, history=np.array(json.dumps(history)), **parts)
     return file.getvalue()
 
 
@@ -146,7 +146,7 @@ def _one_or_all(found: list[Any]) -> Any:
 
 def _scale(optimizer: Any, factor: float) -> None:
     """Multiply the learning rate, where it is fixed and no schedule."""
-    rate = getattr(optimizer, "_learning_rate", None)
+    rate: Any = getattr(optimizer, "_learning_rate", None)
     if hasattr(rate, "assign"):
         rate.assign(rate * factor)
 

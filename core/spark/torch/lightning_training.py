@@ -85,7 +85,7 @@ def train(plan: Plan, data: DataSet, validation: DataSet | None) -> dict[str, An
     return {} if rank else {"state": file.getvalue(), "history": keeper.history}
 
 
-class _Rows(IterableDataset):  # type: ignore[misc, type-arg]
+class _Rows(IterableDataset):  # type: ignore[type-arg]
     """Batches that are made anew for each epoch."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
