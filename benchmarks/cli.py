@@ -17,6 +17,7 @@ COMMANDS = {
         ("allreduce", "comm.commands:allreduce", "Time of one blocking allreduce by size."),
         ("collectives", "comm.commands:collectives", "Time of the other collectives by size."),
         ("dashboard", "viewer.pages:dashboard_command", "Pages of the dashboard in a browser, also of a running job."),
+        ("engines", "engines.command:engines", "Start-up and step time of jobs in Spark and Ray."),
         ("frameworks", "comm.commands:frameworks", "Sums inside compiled code of TensorFlow, JAX and MXNet."),
         ("gradients", "comm.commands:gradients", "Time to reduce all gradients of a step."),
         ("hook", "comm.commands:hook", "Cost of submitting a gradient from a hook."),

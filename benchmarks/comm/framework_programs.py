@@ -276,6 +276,30 @@ def join_jax_gloo(threads: int) -> tuple[str, Make]:
     return f"global arrays of JAX {jax.__version__}, Gloo", make
 
 
+def join_mpi4jax(threads: int) -> tuple[str, Make]:
+    """Joins by mpi4jax, in a job of mpirun's."""
+    del threads
+    base.init()
+    import jax
+    import mpi4jax
+    from mpi4py import MPI
+
+    def make(sums: Sums) -> Program:
+        def chained(tensors: Any) -> Any:
+            for _ in range(sums.chain):
+                tensors = [mpi4jax.allreduce(one, MPI.SUM) for one in tensors]
+            return tensors
+
+        program = jax.jit(chained)
+        return Program(
+            lambda array: jax.numpy.array(array, copy=True),
+            lambda tensors: jax.block_until_ready(program(list(tensors))),
+            np.asarray,
+        )
+
+    return f"mpi4jax {mpi4jax.__version__}, JAX {jax.__version__}", make
+
+
 # -- MXNet -------------------------------------------------------------------------------------------------------------
 
 
@@ -309,6 +333,7 @@ JOIN: dict[str, Callable[[int], tuple[str, Make]]] = {
     "tf.distribute": join_distribute,
     "jax": join_jax,
     "jax-gloo": join_jax_gloo,
+    "mpi4jax": join_mpi4jax,
     "mxnet": join_mxnet,
 }
 """By the name of a contender: takes the number of compute threads, joins the job, returns what makes its programs."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -30,13 +31,20 @@ from ringtune.benchmarks.training.profiles import load_profile
 from ringtune.errors import UsageError
 from ringtune.timeline.units import bytes_text, time_text
 
-FRAMEWORKS: Mapping[str, str | None] = {"tensorflow": "tf.distribute", "jax": "jax-gloo", "mxnet": None}
-"""Framework -> its own way to sum over processes, if it has one without servers."""
+FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
+    "tensorflow": ("tf.distribute",),
+    "jax": ("jax-gloo", "mpi4jax"),
+    "mxnet": (),
+}
+"""Framework -> its other ways to sum over processes without servers."""
+PACKAGES = {"mpi4jax": "mpi4jax"}
+"""Ways that need a package beside the framework, which is built against MPI: it is looked for, and not required."""
 COMPILED = ("tensorflow", "jax")
 """Those whose programs are compiled: entering the runtime costs them next to nothing."""
 ALLOWED_NS, ALLOWED_SHARE = 15_000.0, 0.10
 """What a sum in a compiled program may take longer than one without a framework."""
 _SMALL_BYTES = 1 << 20
+_LOOK_S = 60
 _ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "frameworks"
 
 
@@ -87,7 +95,20 @@ def find_pythons(frameworks: Sequence[str], given: Mapping[str, str]) -> tuple[d
             pythons[name] = str(kept)
         else:
             absent[name] = f"this Python has none; 'make test-frameworks FRAMEWORKS={name}' makes one that has"
+    for name, python in pythons.items():
+        for way in FRAMEWORKS[name]:
+            if way in PACKAGES and not _has(python, PACKAGES[way]):
+                absent[way] = f"{python} -m pip install {PACKAGES[way]}; it is built against MPI, whose mpirun it needs"
     return pythons, absent
+
+
+def _has(python: str, package: str) -> bool:
+    """Whether a Python has a package, without importing it."""
+    program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    try:
+        return subprocess.run([python, "-c", program], check=False, timeout=_LOOK_S).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def run_frameworks(request: FrameworksRequest, console: Console) -> dict[str, Any]:
@@ -128,19 +149,23 @@ def _plans(request: FrameworksRequest) -> list[JobPlan]:
     plans = [_plan(SUBJECT, alone, sys.executable, request)]
     for name, python in request.pythons.items():
         plans.append(_plan(f"{SUBJECT}.{name}", name, python, request))
-        own = FRAMEWORKS[name]
-        if own is not None:
-            plans.append(_plan(own, own, python, request))
+        plans += [_plan(own, own, python, request) for own in FRAMEWORKS[name] if own not in request.absent]
     return plans
 
 
 def _plan(name: str, contender: str, python: str, request: FrameworksRequest) -> JobPlan:
     def commands(join: str) -> list[list[str]]:
         run = [python, "-m", "ringtune.cli", "run", "-np", str(request.ranks), "--no-run-dir"]
+        if contender == "mpi4jax":
+            run = ["mpirun", "--oversubscribe", "-np", str(request.ranks)]
         worker = "ringtune.benchmarks.comm.frameworks_worker"
         return [[*run, python, "-m", worker, join, str(request.threads), contender]]
 
     environ = {**os.environ, **thread_variables(request.threads), "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if contender == "mpi4jax":  # by the mpirun of its environment, where MPI is a package there
+        environ["PATH"] = f"{Path(python).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
+    if os.geteuid() == 0:  # Open MPI asks for it
+        environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return JobPlan(name, {name: contender}, request.ranks, commands, environ)
 
 
@@ -164,15 +189,13 @@ def _case_record(label: str, result: CaseResult) -> dict[str, Any]:
     times = result.times_ns
     alone = times.get(SUBJECT)
     fronts: dict[str, Any] = {}
-    for name, own in FRAMEWORKS.items():
+    for name, ways in FRAMEWORKS.items():
         ours = times.get(f"{SUBJECT}.{name}")
         if ours is None or alone is None:
             continue
-        theirs = times.get(own) if own else None
         fronts[name] = {
-            "own_way": own if theirs else None,
             # Above 1: ringtune is that many times faster than the framework's own way.
-            "ratio": paired_ratio_interval(theirs, ours).as_dict() if theirs else None,
+            "own_ways": {own: paired_ratio_interval(times[own], ours).as_dict() for own in ways if own in times},
             "more_than_alone_ns": quartiles([one - other for one, other in zip(ours, alone, strict=True)]).as_dict(),
         }
     return {
@@ -187,13 +210,13 @@ def frameworks_table(record: dict[str, Any]) -> Table:
     """Returns the table that ends the benchmark."""
     caption = "median and quartiles per sum on the slowest rank; ratios above 1: ringtune is faster (95 % interval)"
     table = Table(title=f"sums in compiled code, {record['ranks']} ranks, float32", caption=caption, show_lines=True)
-    for column in ("", "", "time", "more than without", "to its own way"):
+    for column in ("", "", "time", "more than without", "to the best own way"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for case in record["cases"]:
         for index, (name, times) in enumerate(case["times"].items()):
             front = case["frameworks"].get(name.removeprefix(f"{SUBJECT}."), None)
             more = time_text(front["more_than_alone_ns"]["median"]) if front else ""
-            ratio = front["ratio"] if front else None
+            ratio = min(front["own_ways"].values(), key=lambda one: one["median"], default=None) if front else None
             shown = f"{ratio['median']:.2f} \\[{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio else ""
             time_shown = f"{time_text(times['median'])} \\[{time_text(times['low'])}, {time_text(times['high'])}]"
             table.add_row(case["label"] if index == 0 else "", name, time_shown, more, shown)
@@ -206,8 +229,11 @@ def too_slow(record: dict[str, Any]) -> list[str]:
     for case in record["cases"]:
         alone = case["times"][SUBJECT]["median"]
         for name, front in case["frameworks"].items():
-            if front["ratio"] and front["ratio"]["median"] < 1:
-                said.append(f"{case['label']}: {name} is {front['ratio']['median']:.2f} times as fast as its own way")
+            said += [
+                f"{case['label']}: {name} is {ratio['median']:.2f} times as fast as {own}"
+                for own, ratio in front["own_ways"].items()
+                if ratio["median"] < 1
+            ]
             allowed = ALLOWED_NS + ALLOWED_SHARE * alone
             more = front["more_than_alone_ns"]["median"]
             if name in COMPILED and more > allowed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -148,6 +149,7 @@ class Ranks:
 
     def _stop_cluster(self) -> None:
         if self._cluster is not None:
+            self._cluster.log.setLevel(logging.ERROR)  # that engines end is no news from here on
             self.client.close()
             self._cluster.stop_cluster_sync()
             self._cluster = None
@@ -162,7 +164,9 @@ def _start(count: int) -> tuple[Any, Any]:
         raise RingtuneError(
             f"several ranks under a notebook need ipyparallel ({error}): pip install ipyparallel"
         ) from None
-    cluster = ipyparallel.Cluster(n=count, log_level=30)
+    log = logging.getLogger("ringtune.ipyparallel")
+    log.setLevel(logging.WARNING)
+    cluster = ipyparallel.Cluster(n=count, log=log)
     return cluster, cluster.start_and_connect_sync()
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ringtune.ray.elastic import ElasticRayExecutor
 from ringtune.ray.executor import RayExecutor
 from ringtune.ray.settings import MiniSettings
 
 if TYPE_CHECKING:
     from ringtune.ray.train import RingtuneConfig
 
-__all__ = ["MiniSettings", "RayExecutor", "RingtuneConfig"]
+__all__ = ["ElasticRayExecutor", "MiniSettings", "RayExecutor", "RingtuneConfig"]
 
 
 def __getattr__(name: str) -> Any:

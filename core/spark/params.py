@@ -26,9 +26,12 @@ WITHOUT_EFFECT: dict[str, Any] = {
     "callbacks": [], "continuous_cols": None, "categorical_cols": None, "compress_sparse_cols": False,
     "shuffle_buffer_size": None, "transformation_edit_fields": None, "transformation_removed_fields": None,
     "train_reader_num_workers": 2, "val_reader_num_workers": 2, "reader_pool_type": "thread", "mp_start_method": None,
-    "tensorflow_dataset_prefetch_buffer_size": 0, "data_module": None,
+    "tensorflow_dataset_prefetch_buffer_size": 0, "data_module": None, "train_minibatch_fn": None, "num_gpus": None,
+    "loader_num_epochs": None, "terminate_on_nan": False, "debug_data_loader": False,
+    "train_async_data_loader_queue_size": None, "val_async_data_loader_queue_size": None,
 }  # fmt: skip
-"""Parameters that Horovod's scripts may set and that mean nothing here: of Petastorm's reader, and of Keras."""
+"""Parameters that Horovod's scripts may set and that mean nothing here: most are of Petastorm's reader. An estimator
+that has a use for one names it among its own."""
 
 _SETTERS = {
     "train_reader_num_workers": "TrainReaderNumWorker",
@@ -76,24 +79,25 @@ def _getter(name: str) -> Any:
 class EstimatorParams(Params):  # type: ignore[misc]
     """The parameters of an estimator, and what follows from them."""
 
-    def take(self, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    def take(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         """Set parameters.
 
         Args:
             given: Values by name.
-            known: Defaults by name.
+            own: Further parameters of this class, with their defaults.
 
         Raises:
             InvalidArgument: A name is unknown, or a value is wrong.
         """
+        known = {**COMMON, **WITHOUT_EFFECT, **own}
         unknown = sorted(set(given) - set(known))
         if unknown:
             raise InvalidArgument(f"{type(self).__name__}: no such parameter: {', '.join(unknown)}")
         self._setDefault(**known)
         self._set(**{name: value for name, value in given.items() if value is not None})
-        idle = [name for name in WITHOUT_EFFECT if self.value(name) != WITHOUT_EFFECT[name]]
+        idle = [name for name, default in WITHOUT_EFFECT.items() if name not in own and self.value(name) != default]
         if idle:
-            warnings.warn(f"{type(self).__name__}: no effect: {', '.join(idle)}", stacklevel=3)
+            warnings.warn(f"{type(self).__name__}: no effect: {', '.join(idle)}", stacklevel=4)
 
     def value(self, name: str) -> Any:
         """Return a parameter."""

@@ -17,6 +17,10 @@ _KEY = "ringtune"
 class Persistent(MLReadable, MLWritable):  # type: ignore[misc]
     """Gives a class with parameters ``write()``, ``save(path)``, ``read()`` and ``load(path)``."""
 
+    def kept(self, value: Any) -> Any:
+        """Return what is pickled of a parameter, which becomes the parameter when it is unpickled."""
+        return value
+
     def write(self) -> MLWriter:
         """Return what saves this object."""
         return _Writer(self)
@@ -35,8 +39,8 @@ class _Writer(MLWriter):  # type: ignore[misc]
     def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark's name
         """Write the metadata, as Spark's own stages do, with the parameters among them."""
         instance = self._instance
-        found = {param.name: value for param, value in instance._paramMap.items()}
-        text = base64.b64encode(cloudpickle.dumps((found, instance.extra()))).decode("ascii")
+        found = {param.name: instance.kept(value) for param, value in instance._paramMap.items()}
+        text = base64.b64encode(cloudpickle.dumps(found)).decode("ascii")
         bare = type(instance)()
         bare._resetUid(instance.uid)
         bare._paramMap, bare._defaultParamMap = {}, {}
@@ -49,9 +53,8 @@ class _Reader(MLReader):  # type: ignore[misc]
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
         module, _, name = metadata["class"].rpartition(".")
         kind = getattr(__import__(module, fromlist=[name]), name)
-        found, extra = cloudpickle.loads(base64.b64decode(metadata[_KEY]))
+        found = cloudpickle.loads(base64.b64decode(metadata[_KEY]))
         instance = kind()
         instance._resetUid(metadata["uid"])
         instance._set(**found)
-        instance.take_extra(extra)
         return instance

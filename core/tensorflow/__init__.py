@@ -42,7 +42,7 @@ from ringtune.tensorflow.functions import (
     refs_to_vars,
     vars_to_refs,
 )
-from ringtune.tensorflow.library import ops as _ops
+from ringtune.tensorflow.library import load as _load
 from ringtune.tensorflow.optimizer import DistributedOptimizer
 from ringtune.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 
@@ -87,7 +87,7 @@ __all__ = [
 ]
 __all__ += front_end.__all__
 
-_ops()  # TensorFlow learns the ops now, so that a saved function that has them can be loaded
+_load()  # TensorFlow learns the ops now, so that a saved function that has them can be loaded
 _IS_TF2 = True
 
 

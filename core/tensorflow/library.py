@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from ringtune import native
 from ringtune.errors import NotSupported, RingtuneError
@@ -18,9 +19,26 @@ from ringtune.errors import NotSupported, RingtuneError
 _LIBRARY = "libringtune_tensorflow.so"
 
 
-@functools.cache
 def ops() -> Any:
     """Return the module of Python functions that TensorFlow makes of the ops.
+
+    Raises:
+        tf.errors.InvalidArgumentError: They are wanted in a function that XLA shall compile.
+        NotSupported: See `load`, as for what it raises besides.
+    """
+    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            "collectives of ringtune's cannot be compiled by XLA: trace this function with jit_compile=False "
+            "(tf.function, Model.compile), and let the functions that it calls be compiled (jit_compile=True)",
+        )
+    return load()
+
+
+@functools.cache
+def load() -> Any:
+    """Load the library into TensorFlow, once.
 
     Raises:
         NotSupported: This TensorFlow has no asynchronous kernels for others.

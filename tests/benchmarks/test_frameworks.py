@@ -34,7 +34,10 @@ def test_what_is_named_is_taken_and_what_is_nowhere_is_said(monkeypatch: pytest.
     (tmp_path / "mxnet" / "requirements").touch()
     pythons, absent = find_pythons(["tensorflow", "jax", "mxnet"], {"jax": "jaxenv/bin/python"})
     assert pythons == {"jax": "jaxenv/bin/python", "mxnet": str(kept)}
-    assert list(absent) == ["tensorflow"] and "make test-frameworks FRAMEWORKS=tensorflow" in absent["tensorflow"]
+    assert (
+        list(absent) == ["tensorflow", "mpi4jax"]
+        and "make test-frameworks FRAMEWORKS=tensorflow" in absent["tensorflow"]
+    )
     with pytest.raises(UsageError, match="unknown framework 'caffe'; known: tensorflow, jax, mxnet"):
         find_pythons(["caffe"], {})
 
@@ -47,7 +50,7 @@ def outcome(ours_ns: float) -> Outcome:
 def test_a_front_end_is_compared_with_its_own_way_and_with_ringtune_alone() -> None:
     record = frameworks_record(REQUEST, ["1 KiB"], outcome(20_000.0))
     [case] = record["cases"]
-    assert case["frameworks"]["jax"]["ratio"]["median"] == 3
+    assert case["frameworks"]["jax"]["own_ways"]["jax-gloo"]["median"] == 3
     assert case["frameworks"]["jax"]["more_than_alone_ns"]["median"] == 10_000
     assert record["absent"] == {"mxnet": "it is not here"} and frameworks_table(record).row_count == 3
     assert too_slow(record) == []
@@ -56,7 +59,7 @@ def test_a_front_end_is_compared_with_its_own_way_and_with_ringtune_alone() -> N
 def test_what_is_too_slow_is_said() -> None:
     slow = too_slow(frameworks_record(REQUEST, ["1 KiB"], outcome(80_000.0)))
     assert slow == [
-        "1 KiB: jax is 0.75 times as fast as its own way",
+        "1 KiB: jax is 0.75 times as fast as jax-gloo",
         "1 KiB: jax takes 70.0 µs more, allowed are 16.0 µs",
     ]
 

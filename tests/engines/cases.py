@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 STEPS = 20
+NOTICED_WITHIN_S = 10.0
+"""How soon a rank is told of a death: a fifth of it where the machine is quiet, so much under the load of tests."""
 ROWS = 1792
 """Of scikit-learn's digits: a multiple of the numbers of ranks here."""
 
@@ -72,8 +75,11 @@ def train(name: str = "") -> dict[str, Any]:
     return found
 
 
-def train_elastically(folder: str, dies_at: int, total: int = STEPS) -> dict[str, Any]:
-    """Train with commits; rank 1 of the first start dies at a step. Return where each start began, and the loss."""
+def train_elastically(folder: str, dies_at: int, total: int = STEPS, executor: bool = False) -> dict[str, Any]:
+    """Train with commits; rank 1 of the first start dies at a step (see `die_on`). Return the loss.
+
+    Files in the folder tell where each start began, and the error of rank 0.
+    """
     import torch
 
     import ringtune.torch as hvd
@@ -95,7 +101,8 @@ def train_elastically(folder: str, dies_at: int, total: int = STEPS) -> dict[str
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(net(images[own]), targets[own]).backward()
             if first and hvd.rank() == 1 and state.step == dies_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(_parent_of(os.getppid()) if executor else os.getpid(), signal.SIGKILL)
+                time.sleep(60)
             try:
                 optimizer.step()
             except hvd.HorovodInternalError as error:
@@ -135,8 +142,14 @@ def fail_on(rank: int) -> None:
     hvd.allreduce(torch.ones(3), name="never")
 
 
-def die_on(rank: int, folder: str) -> None:
-    """Kill one rank, for which the others wait; they leave the error that they get."""
+def die_on(rank: int, folder: str, executor: bool = False) -> None:
+    """Kill one rank, for which the others wait; they leave the error that they get, and when.
+
+    Args:
+        rank: The rank.
+        folder: Where they leave it.
+        executor: Whether to kill what the rank's process belongs to (its parent's parent) instead.
+    """
     import torch
 
     import ringtune.torch as hvd
@@ -144,12 +157,25 @@ def die_on(rank: int, folder: str) -> None:
     hvd.init()
     hvd.allreduce(torch.ones(3), name="once")
     if hvd.rank() == rank:
-        os.kill(os.getpid(), signal.SIGKILL)
+        victim = _parent_of(os.getppid()) if executor else os.getpid()
+        (Path(folder) / "killed").write_text(repr(time.time()), encoding="utf-8")
+        os.kill(victim, signal.SIGKILL)
+        time.sleep(60)
     try:
         hvd.allreduce(torch.ones(3), name="never")
     except hvd.HorovodInternalError as error:
+        (Path(folder) / "noticed").write_text(repr(time.time()), encoding="utf-8")
         (Path(folder) / f"error-{hvd.rank()}").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
         raise
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def noticed_after(folder: Path) -> float:
+    """Return the seconds between the death of a rank in `die_on` and the error of another."""
+    return float((folder / "noticed").read_text()) - float((folder / "killed").read_text())
 
 
 def place(_: Any = None) -> dict[str, str | None]:

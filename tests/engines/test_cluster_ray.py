@@ -19,7 +19,7 @@ from tests.engines import cases
 
 ray = pytest.importorskip("ray", reason="ray is not installed; `make test-engines` makes an environment")
 
-from ringtune.ray import RayExecutor  # noqa: E402
+from ringtune.ray import ElasticRayExecutor, RayExecutor  # noqa: E402
 
 # Each attempt of Ray Train starts a dozen processes.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -30,11 +30,13 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - its name; else it ends actors when others fill it
     ray.cloudpickle.register_pickle_by_value(cases)
     # Its sockets lie there, and their names may have 107 characters.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        first = {"num_cpus": 2, "include_dashboard": False, "temp_dir": folder}
-        made = Cluster(initialize_head=True, head_node_args=first)
+        os.environ["RAY_TMPDIR"] = folder
+        Path(folder, "ray").mkdir()  # Cluster writes its address there and does not make the folder
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
         made.add_node(num_cpus=2)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made
@@ -119,6 +121,7 @@ def test_a_killed_rank_is_named_on_the_others(
         one.run(cases.die_on, args=[1, str(tmp_path)])
     assert "\n" not in str(caught.value)
     assert "PeerLost" in text_of(tmp_path / "error-0")
+    assert cases.noticed_after(tmp_path) < cases.NOTICED_WITHIN_S
 
 
 def test_an_elastic_job_goes_on_from_its_last_commit(
@@ -133,6 +136,27 @@ def test_an_elastic_job_goes_on_from_its_last_commit(
     assert "PeerLost" in (tmp_path / "error").read_text()
     with pytest.raises(NotImplementedError, match="an elastic job has actors during run"):
         one.run_remote(cases.place)
+
+
+def test_the_elastic_executor_of_older_scripts(cluster: Any, tmp_path: Path, alone: float) -> None:
+    settings = ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, timeout_s=120, verbose=0)
+    with pytest.warns(DeprecationWarning, match="use RayExecutor"):
+        one = ElasticRayExecutor(settings, cpus_per_slot=1, env_vars={"WORD": "ring"})
+    one.start()
+    assert {rank["WORD"] for rank in one.run(cases.place)} == {"ring"}
+    folder = str(tmp_path)
+    found = one.run(lambda: cases.train_elastically(folder, 7))
+    assert found[0]["loss"] == pytest.approx(alone, rel=1e-9)
+    assert (tmp_path / "starts").read_text().splitlines() == ["0 2", "7 2"]
+
+
+def test_the_settings_of_older_scripts() -> None:
+    with pytest.warns(DeprecationWarning, match="use min_num_proc"):
+        assert ElasticRayExecutor.create_settings(min_np=2, max_num_proc=3).min_num_proc == 2
+    with pytest.warns(DeprecationWarning), pytest.raises(InvalidArgument, match="min_workers=4 is more than"):
+        ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=4, max_num_proc=3))
+    with pytest.warns(DeprecationWarning), pytest.raises(InvalidArgument, match="Ray knows the nodes"):
+        ElasticRayExecutor(override_discovery=False)
 
 
 @pytest.mark.parametrize("sizes", [{"num_workers": 2}, {"min_workers": 2}])

@@ -110,6 +110,7 @@ def test_a_killed_rank_ends_the_job_and_is_named_on_the_others(
         spark.run(cases.die_on, args=(1, str(tmp_path)), num_proc=2)
     assert "\n" not in str(caught.value)
     assert "PeerLost" in text_of(tmp_path / "error-0")
+    assert cases.noticed_after(tmp_path) < cases.NOTICED_WITHIN_S
     assert len(spark.run(cases.place, num_proc=2)) == 2
 
 

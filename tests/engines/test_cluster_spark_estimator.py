@@ -39,11 +39,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def digits(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return Parquet files with the digits: image (a list of 64), digit, held (1 in every eighth row)."""
+    return write_digits(spark, str(tmp_path_factory.mktemp("digits") / "digits.parquet"))
+
+
+def write_digits(spark: Any, path: str) -> str:
+    """Write Parquet files with the digits: image (a list of 64), digit, held (1 in every eighth row)."""
     images, targets = cases.digits()
     rows = [(image.tolist(), int(digit), int(number % 8 == 0)) for number, (image, digit) in
             enumerate(zip(images, targets, strict=True))]  # fmt: skip
-    path = str(tmp_path_factory.mktemp("digits") / "digits.parquet")
     frame = spark.createDataFrame(rows, "image array<double>, digit long, held int")
     frame.coalesce(1).write.parquet(path)
     return path

@@ -211,7 +211,12 @@ def refused() -> dict[str, tuple[str, str]]:
         "unregistered set": lambda: hvd.allreduce(tf.zeros(2), process_set=hvd.ProcessSet([0])),
         "global variables": lambda: hvd.broadcast_global_variables(0),
         "jit": lambda: tf.function(lambda x: hvd.allreduce(x), jit_compile=True)(tf.zeros(2)),
+        "jit within": lambda: tf.function(lambda x: tf.function(compiled, jit_compile=True)(x))(tf.zeros(2)),
     }
+
+    def compiled(x: Any) -> Any:
+        return tf.cond(x[0] > 1.0, lambda: hvd.allgather(x), lambda: x)
+
     said = {}
     for name, attempt in tries.items():
         try:

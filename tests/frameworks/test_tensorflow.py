@@ -103,7 +103,8 @@ def test_what_makes_no_sense_is_refused_by_class_and_in_words(job: GetJob) -> No
         "compression": ("InvalidArgument", "hvd.Compression.none"),
         "unregistered set": ("TypeError", "is not registered"),
         "global variables": ("RuntimeError", "broadcast_variables"),
-        "jit": ("InvalidArgumentError", "RingtuneAllreduce"),
+        "jit": ("InvalidArgumentError", "trace this function with jit_compile=False"),
+        "jit within": ("InvalidArgumentError", "trace this function with jit_compile=False"),
     }
     for said in job().run(cases.refused):
         for name, (kind, words) in expected.items():

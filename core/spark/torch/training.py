@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -13,95 +12,24 @@ import numpy as np
 import torch
 
 from ringtune.errors import InvalidArgument
-from ringtune.spark.data import Columns, DataSet, Share
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What every rank does.
-
-    Attributes:
-        packed: Model and optimizer, pickled together so that they stay one, with losses, metrics and the
-            transformation.
-        features: Columns of the model's inputs.
-        labels: Columns of its labels.
-        weight: Column of the rows' weights; empty without.
-        input_shapes: Shapes of the inputs; None: as they are.
-        label_shapes: Shapes of the labels; None: as they are.
-        loss_weights: Weights of the labels' losses.
-        batch_size: Rows of a batch of each rank.
-        val_batch_size: The same for validation.
-        epochs: Number of passes.
-        steps: Steps of an epoch; None: as many as full batches are there on every rank.
-        val_steps: Batches of a validation; None: all rows.
-        passes: Backward passes of a step.
-        compression: Name of `hvd.Compression`; empty without.
-        shuffle: Whether to shuffle.
-        seed: Of the shuffling.
-        keeps: Whether to keep the rows in memory.
-        use_gpu: Whether to train on a GPU where there is one.
-        verbose: Whether rank 0 prints every epoch.
-        checkpoint: Where rank 0 writes each epoch; empty: nowhere.
-    """
-
-    packed: bytes = field(repr=False)
-    features: Sequence[str]
-    labels: Sequence[str]
-    weight: str
-    input_shapes: Sequence[Sequence[int]] | None
-    label_shapes: Sequence[Sequence[int]] | None
-    loss_weights: Sequence[float]
-    batch_size: int
-    val_batch_size: int
-    epochs: int
-    steps: int | None
-    val_steps: int | None
-    passes: int
-    compression: Any
-    shuffle: bool
-    seed: int
-    keeps: bool
-    use_gpu: bool
-    verbose: int
-    checkpoint: str
+from ringtune.spark.data import Columns, DataSet
+from ringtune.spark.plan import Batch as Arrays
+from ringtune.spark.plan import Plan
 
 
 class Batch:
     """Tensors of a batch.
 
     Args:
-        plan: The plan.
-        columns: The batch.
+        found: Its arrays.
         device: Where they go.
     """
 
-    def __init__(self, plan: Plan, columns: Columns, device: torch.device) -> None:
-        def tensors(names: Sequence[str], shapes: Sequence[Sequence[int]] | None) -> list[torch.Tensor]:
-            made = [_tensor(columns[name]).to(device) for name in names]
-            if shapes is None:
-                return made
-            return [_shaped(one, shape, name) for one, shape, name in zip(made, shapes, names, strict=True)]
-
-        self.inputs = tensors(plan.features, plan.input_shapes)
-        self.labels = tensors(plan.labels, plan.label_shapes)
-        self.weights = _tensor(columns[plan.weight]).to(device) if plan.weight else None
-        self.rows = len(self.inputs[0])
-
-
-def _tensor(column: Any) -> torch.Tensor:
-    """Return numbers as the dtype that models have: whole ones for classes, single precision for the rest."""
-    whole = np.issubdtype(column.dtype, np.integer) or column.dtype == bool
-    return torch.from_numpy(np.ascontiguousarray(column, dtype=np.int64 if whole else np.float32))
-
-
-def _shaped(tensor: torch.Tensor, shape: Sequence[int], name: str) -> torch.Tensor:
-    try:
-        return tensor.reshape(tuple(shape))
-    except RuntimeError:
-        each = tensor[0].numel() if len(tensor) else 0
-        raise InvalidArgument(
-            f"column {name!r} has {each} numbers a row, which do not make up the shape {tuple(shape)}"
-        ) from None
+    def __init__(self, found: Arrays, device: torch.device) -> None:
+        self.inputs = [torch.from_numpy(one).to(device) for one in found.inputs]
+        self.labels = [torch.from_numpy(one).to(device) for one in found.labels]
+        self.weights = torch.from_numpy(found.weights).to(device) if found.weights is not None else None
+        self.rows = found.rows
 
 
 def outputs_of(found: Any) -> list[torch.Tensor]:
@@ -160,10 +88,9 @@ def train(plan: Plan, data: DataSet, validation: DataSet | None) -> dict[str, An
         backward_passes_per_step=plan.passes,
         compression=plan.compression if plan.compression is not None else hvd.Compression.none,
     )
-    columns = [*plan.features, *plan.labels, *([plan.weight] if plan.weight else [])]
-    share = Share(data, columns, rank, size, keeps=plan.keeps)
-    held = Share(validation, columns, rank, size, keeps=plan.keeps) if validation is not None else None
-    steps = plan.steps or max(1, data.rows // (plan.batch_size * size))
+    share, batches = plan.share(data, rank, size), plan.batches_of(data, size)
+    held = plan.share(validation, rank, size) if validation is not None else None
+    loss_weights = plan.loss_weights or [1 / len(plan.labels)] * len(plan.labels)
 
     def loss_of(batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]]:
         outputs = outputs_of(model(*batch.inputs))
@@ -176,19 +103,17 @@ def train(plan: Plan, data: DataSet, validation: DataSet | None) -> dict[str, An
             else:
                 rows = loss(output, label, reduction="none")
                 each.append((rows.reshape(batch.rows, -1).mean(1) * batch.weights).mean())
-        return sum(
-            (one * weight for one, weight in zip(each, plan.loss_weights, strict=True)), torch.zeros(())
-        ), outputs
+        total = sum((one * weight for one, weight in zip(each, loss_weights, strict=True)), torch.zeros(()))
+        return total, outputs
 
     def ready(columns: Columns) -> Batch:
-        return Batch(plan, transformation(columns) if transformation is not None else columns, device)
+        return Batch(plan.batch(transformation(columns) if transformation is not None else columns), device)
 
     for epoch in range(first, plan.epochs):
         began = time.monotonic()
-        random = np.random.default_rng((plan.seed, epoch, rank)) if plan.shuffle else None
         model.train()
         sums = _Sums(metrics)
-        for number, part in enumerate(share.batches(plan.batch_size, steps * plan.passes, random)):
+        for number, part in enumerate(share.batches(plan.batch_size, batches, plan.random(epoch, rank))):
             if number % plan.passes == 0:
                 wrapped.zero_grad()
             batch = ready(part)
