@@ -7,6 +7,7 @@ a real job gave.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -33,6 +34,8 @@ FIRST_STEP = 20
 PICTURE_STEPS = 3
 WIDTH, HEIGHT = 1180, 1300
 COLORS = 128
+TERMINAL = 120
+"""Columns of the terminal whose output is shown."""
 
 EXAMPLE = Path(__file__).parent / "examples" / "slow_rank.py"
 STAMP = "-20260101-000000"
@@ -126,7 +129,8 @@ def _said(command: Sequence[str], place: Path) -> str:
 
 def _run(words: Sequence[str], place: Path) -> str:
     command = [sys.executable, "-m", "ringtune.cli", *words]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    environment = os.environ | {"COLUMNS": str(TERMINAL)}
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RingtuneError(f"ringtune {shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
     return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)

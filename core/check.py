@@ -23,6 +23,7 @@ from rich.table import Table
 from ringtune.errors import UsageError
 from ringtune.gpu import wheels
 from ringtune.markdown import bullets
+from ringtune.standard_streams import screen_width
 from ringtune.variable import PREFIX, TWIN_PREFIX
 from ringtune.variables import VARIABLES
 
@@ -313,8 +314,7 @@ def check(ranks: int | None, as_json: bool, variables: bool, markdown: bool, **n
         rows = [dict(zip(names, row, strict=True)) for row in variable_rows()]
         click.echo(json.dumps(rows if variables else [asdict(finding) for finding in find_all(ranks)], indent=2))
         return
-    # A pipe has no width; so much keeps a row on a line.
-    console = Console(width=None if os.isatty(1) else 160 if variables else 120)
+    console = Console(width=screen_width(160 if variables else 120))
     if variables:
         _print_variables(console)
     else:

@@ -47,6 +47,15 @@ def make_fit() -> None:
             stream.reconfigure(encoding=_ascii_encoding() if ascii_only else None, errors=_ERRORS)
 
 
+def screen_width(otherwise: int) -> int | None:
+    """Return how wide a table may be: None for what rich finds out, a terminal's columns or those that COLUMNS says.
+
+    Args:
+        otherwise: For a file or a pipe, which need not fit a screen.
+    """
+    return None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else otherwise
+
+
 def occupy() -> None:
     """Open ``/dev/null`` at each of the numbers 0, 1 and 2 that is closed; programs started from here get it too."""
     for number in range(3):

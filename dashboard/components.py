@@ -18,6 +18,11 @@ from ringtune.dashboard.units import count, moment, plain
 SELECTABLE = {"enableCellTextSelection": True, "ensureDomOrder": True}
 """Options of a grid whose numbers can be selected and copied; a selection follows the order of the elements."""
 
+WRAPPING = {"wrapText": True, "autoHeight": True, "cellClass": "rt-wrapping"}
+"""A column of a grid whose texts take several lines rather than being cut."""
+
+_NARROW = 34
+"""Characters of a line of a table that fits a phone."""
 STATUS_WORDS = {
     "live": ("live", "blue"),
     "finished": ("finished", "teal"),
@@ -114,7 +119,7 @@ def poll_texts(page: str, numbers: Sequence[tuple[str, str, str]]) -> list[list[
 
 def stats(cards: Sequence[dmc.Card]) -> dmc.SimpleGrid:
     """Return numbers side by side."""
-    return dmc.SimpleGrid(list(cards), cols={"base": 2, "sm": 3, "lg": min(6, max(1, len(cards)))}, spacing="md")
+    return dmc.SimpleGrid(list(cards), cols={"base": 2, "sm": 3, "lg": min(7, max(1, len(cards)))}, spacing="md")
 
 
 def empty(title: str, what: str, command: str = "") -> dmc.Card:
@@ -149,18 +154,27 @@ def facts(pairs: Sequence[tuple[str, str]]) -> dmc.Table:
         )
         for name, value in pairs
     ]
-    return dmc.Table(dmc.TableTbody(rows), withRowBorders=True, verticalSpacing=6)
+    return dmc.Table(dmc.TableTbody(rows), withRowBorders=True, verticalSpacing=6, className="rt-facts")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> dmc.TableScrollContainer:
-    """Return a small table of texts and components, such as links."""
+    """Return a small table of texts and components, such as links; on a phone a wide one has a line for each cell."""
     top = dmc.TableThead(dmc.TableTr([dmc.TableTh(word) for word in head]))
-    body = dmc.TableTbody([dmc.TableTr([dmc.TableTd(_cell(cell)) for cell in row]) for row in rows])
-    return dmc.TableScrollContainer(dmc.Table([top, body], verticalSpacing=6, className="rt-table"), minWidth=500)
+    body = dmc.TableTbody([dmc.TableTr([table_cell(*one) for one in zip(head, row, strict=True)]) for row in rows])
+    columns = zip(head, *([cell if isinstance(cell, str) else "" for cell in row] for row in rows), strict=True)
+    wide = sum(max(map(len, column)) for column in columns) > _NARROW
+    look = "rt-table rt-stacked" if wide else "rt-table"
+    return dmc.TableScrollContainer(dmc.Table([top, body], verticalSpacing=6, className=look), minWidth=0)
 
 
-def _cell(content: Any) -> Any:
-    return plain(content, 200) if isinstance(content, str) else content
+def per_device(grid: Any, small: Any) -> html.Div:
+    """Return a grid, in whose place a phone shows a small table."""
+    return html.Div([html.Div(grid, className="rt-of-screens"), html.Div(small, className="rt-of-phones")])
+
+
+def table_cell(head: str, content: Any) -> dmc.TableTd:
+    """Return a cell that knows the head of its column, for tables that are stacked."""
+    return dmc.TableTd(plain(content, 200) if isinstance(content, str) else content, **{"data-head": head})
 
 
 def run_head(info: RunInfo, tab: str, prefix: str) -> list[Any]:

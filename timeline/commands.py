@@ -18,6 +18,7 @@ from rich.text import Text
 
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.output_file import is_stdout
+from ringtune.standard_streams import screen_width
 from ringtune.timeline.analysis.headline import headline
 from ringtune.timeline.analysis.steps import Counted, counted, select_steps
 from ringtune.timeline.analysis.summary import Summary
@@ -137,8 +138,7 @@ def show(data: object, view: Callable[[], RenderableType], as_json: bool, *, wid
     if as_json:
         sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2, default=str).decode() + "\n")
         return
-    # In a file or a pipe nothing needs to fit a screen.
-    console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+    console = Console(width=screen_width(_PIPE_WIDTH))
     if widest is not None and console.width > widest:
         console.width = widest
     for part in stacked(view(), console.width):

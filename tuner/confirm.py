@@ -99,9 +99,23 @@ class Comparison:
     def abandon(self) -> None:
         """End the comparison now, for the default: nothing more may be lost."""
         if self.verdict is None:
-            measured = [rival for rival in self._active if rival.log_ratios]
-            leader = min(measured, key=lambda rival: fmean(rival.log_ratios), default=None)
+            leader = self.leader()
             self.verdict = Verdict(None, leader, self.gain(leader) if leader is not None else NO_GAIN)
+
+    @property
+    def rivals_left(self) -> int:
+        """How many candidates are still compared."""
+        return len(self._active)
+
+    @property
+    def next_look(self) -> int:
+        """After how many blocks the comparison may end next."""
+        return next((look for look in LOOKS if look > self.blocks), LOOKS[-1])
+
+    def leader(self) -> Rival | None:
+        """Return the candidate that is best so far; None before the first block."""
+        measured = [rival for rival in self._active if rival.log_ratios]
+        return min(measured, key=lambda rival: fmean(rival.log_ratios), default=None)
 
     def gain(self, rival: Rival) -> Interval:
         """Gain of a candidate with the interval that decides."""

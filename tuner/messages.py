@@ -12,6 +12,7 @@ from ringtune.timeline.units import bytes_text, several
 from ringtune.tuner.records import (
     FailedRecord,
     NoteRecord,
+    ProgressRecord,
     Record,
     ResultRecord,
     StartRecord,
@@ -66,7 +67,7 @@ def not_searched(record: StartRecord) -> str:
     return f"not searched: {', '.join(record.not_searched)}" if record.not_searched else ""
 
 
-def settled(record: TrialRecord | ResultRecord) -> str:
+def settled(record: TrialRecord | ProgressRecord | ResultRecord) -> str:
     """Return the setting of a record in words, whatever kind it is."""
     return describe(record.knobs) if record.settings is None else variables(record.settings)
 
@@ -96,9 +97,10 @@ def sentence(record: Record) -> str:
     if isinstance(record, StartRecord):
         known = f"; stored: {several(record.stored_trials, 'trial')} of this job" if record.stored_trials else ""
         pinned = f"; {not_searched(record)}" if record.not_searched else ""
+        what = ", ".join(map(_label, record.searched)) or "nothing"
         return (
-            f"searching {', '.join(record.searched) or 'nothing'} on {record.world} ranks, at most {record.max_trials} "
-            f"trials of {record.steps_per_trial} steps; default: {describe(record.default)}{known}{pinned}"
+            f"searching {what} on {record.world} ranks, at most {record.max_trials} trials of "
+            f"{record.steps_per_trial} steps; default: {describe(record.default)}{known}{pinned}"
         )
     if isinstance(record, TrialRecord):
         left = ", left early" if record.state == "stopped-early" else ""
@@ -107,6 +109,8 @@ def sentence(record: Record) -> str:
             f"trial {record.trial} ({SOURCES[record.source]}): {settled(record)}: "
             f"{milliseconds(record.step_ns.median)} a step{gain}{left}"
         )
+    if isinstance(record, ProgressRecord):
+        return _comparing(record)
     if isinstance(record, NoteRecord):
         return record.message
     if isinstance(record, FailedRecord):
@@ -115,6 +119,23 @@ def sentence(record: Record) -> str:
         return f"improved: {settled(record)}; {record.reason}"
     kept = "keeping the default" if record.decision == "keep-default" else "interrupted"
     return f"{kept} ({settled(record)}): {record.reason}"
+
+
+def _label(name: str) -> str:
+    return BY_NAME[name].label if name in BY_NAME else name
+
+
+def _comparing(record: ProgressRecord) -> str:
+    what = "checking" if record.phase == "check" else "confirming"
+    pieces = "block" if record.settings is None else "pair of runs"
+    if not record.blocks:
+        number = several(record.rivals, "setting")
+        how = f"{pieces}s" if record.settings is None else "pairs of runs"
+        return f"{what} {number} against the default in {how} right after each other, at most {record.most}"
+    gain = f": gain {spread(record.gain)}" if record.blocks > 1 else ""
+    best = f"best of {record.rivals}: " if record.rivals > 1 else ""
+    done = f"{pieces} {record.blocks} of at most {record.most}, the next look after {record.next_look}"
+    return f"{what}: {done}; {best}{settled(record)}{gain}"
 
 
 _CALLS = {

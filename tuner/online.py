@@ -222,7 +222,7 @@ class OnlineTuner:
         verdict = None
         if not worse(times):
             comparison = Comparison([best], min_gain=self._options.min_gain, backwards=True)
-            verdict = yield from self._compare(comparison, self._options.block_steps)
+            verdict = yield from self._compare("check", comparison, self._options.block_steps)
             self._report.check(comparison, verdict.winner is not None)
         if verdict is None or verdict.winner is None:
             seen = "slower than the default" if verdict is None else f"gain {spread(verdict.gain)}"
@@ -243,12 +243,16 @@ class OnlineTuner:
 
     def _confirm(self, candidates: list[Knobs]) -> Generator[Knobs | None, Sample, Verdict]:
         comparison = Comparison(candidates, min_gain=self._options.min_gain)
-        verdict = yield from self._compare(comparison, self._options.confirm_steps(log_spread(self._meter.reference)))
+        steps = self._options.confirm_steps(log_spread(self._meter.reference))
+        verdict = yield from self._compare("confirm", comparison, steps)
         self._report.comparison(comparison)
         return verdict
 
-    def _compare(self, comparison: Comparison, steps: int) -> Generator[Knobs | None, Sample, Verdict]:
+    def _compare(
+        self, phase: Literal["check", "confirm"], comparison: Comparison, steps: int
+    ) -> Generator[Knobs | None, Sample, Verdict]:
         while comparison.verdict is None:
+            self._report.progress(phase, comparison)
             if not (yield from self._meter.afford(self._meter.step_ns, 1.0, 4 * self._options.afford_steps)):
                 comparison.abandon()
                 break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from ringtune.errors import RingtuneError
 from ringtune.launch import LaunchOptions, launch
+from ringtune.standard_streams import screen_width
 from ringtune.timeline import load
 from ringtune.timeline.units import bytes_text, time_text
 from ringtune.tuner import preflight
@@ -62,7 +62,7 @@ def check_network(wanted: NetworkCheck) -> None:
     if wanted.as_json:
         click.echo(orjson.dumps(preflight.document(found, some, answers), option=orjson.OPT_INDENT_2).decode())
         return
-    console = Console(width=None if os.isatty(1) else 120)
+    console = Console(width=screen_width(120))
     _print(console, found, answers)
 
 

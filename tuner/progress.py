@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +19,15 @@ from rich.text import Text
 from ringtune.timeline.runs.growing_lines import GrowingLines
 from ringtune.tuner.journal import parse_line
 from ringtune.tuner.messages import SOURCES, milliseconds, not_searched, percent, sentence, settled, spread
-from ringtune.tuner.records import Record, ResultRecord, StartRecord, TrialRecord, parse
+from ringtune.tuner.records import (
+    FailedRecord,
+    ProgressRecord,
+    Record,
+    ResultRecord,
+    StartRecord,
+    TrialRecord,
+    parse,
+)
 
 _POLL_S = 0.2
 _ROWS = 12
@@ -78,6 +88,68 @@ class Follower:
                 self._show(record)
 
 
+class Pace:
+    """How far a session is and how long it may take, by the times at which its records came.
+
+    Args:
+        clock: Returns the time in seconds.
+
+    Attributes:
+        made: Trials that count against the most allowed.
+        left: How long the search or the comparison may still take, in words; "" where it is not known.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.made, self.left = 0, ""
+        self._clock = clock
+        self._most = 0
+        self._first = self._comparing = 0.0
+
+    def add(self, record: Record) -> None:
+        """Take note of a record that came now."""
+        now = self._clock()
+        if isinstance(record, StartRecord):
+            self._most, self.made, self.left = record.max_trials, 0, ""
+        elif _counts(record):
+            self.made += 1
+            if self.made == 1:
+                self._first = now
+            else:
+                left = (self._most - self.made) * (now - self._first) / (self.made - 1)
+                self.left = f"at most {_about(left)} left to search" if left > 0 else ""
+        elif isinstance(record, ProgressRecord):
+            if not record.blocks:
+                self._comparing, self.left = now, ""
+            else:
+                left = (record.most - record.blocks) * (now - self._comparing) / record.blocks
+                self.left = f"at most {_about(left)} left to {record.phase}"
+
+    def words(self, record: Record) -> list[str]:
+        """Return how far the session is with a record: ``3 of at most 16 trials``, ``at most 40 s left to search``."""
+        if not _counts(record) and not isinstance(record, ProgressRecord):
+            return []
+        made = [f"{self.made} of at most {self._most} trials"] if _counts(record) else []
+        return [*made, self.left] if self.left else made
+
+
+def _counts(record: Record) -> bool:
+    """Whether a record is one of the trials that are limited: the default again and confirmations are not."""
+    if isinstance(record, TrialRecord):
+        return record.source != "confirm" and not (record.source == "default" and record.trial > 0)
+    return isinstance(record, FailedRecord)
+
+
+def _lost(ns: int) -> str:
+    return f"{'won' if ns < 0 else 'lost'} so far {abs(ns) / 1e9:.2f} s"
+
+
+def _about(seconds: float) -> str:
+    """Return a duration as one estimates it: ``40 s``, ``3 min``."""
+    if seconds < 90:
+        return f"{math.ceil(seconds)} s"
+    return f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 class PlainView:
     """One line a record, for pipes and log files: no control codes.
 
@@ -87,17 +159,25 @@ class PlainView:
 
     def __init__(self, *, err: bool = False) -> None:
         self._best: TrialRecord | None = None
+        self._pace = Pace()
+        self._look = 0
         self._err = err
 
     def show(self, record: Record) -> None:
         """Print a record; the rank itself says the result at once, and the closing words repeat it."""
         if isinstance(record, ResultRecord):
             return
+        self._pace.add(record)
         line = f"ringtune tune: {sentence(record)}"
         if isinstance(record, TrialRecord):
             self._best = better(self._best, record)
-            line += f"; best {percent(self._best.gain.median)}, lost so far {record.lost_ns / 1e9:.2f} s"
-        click.echo(line, err=self._err)
+            line += f"; best {percent(self._best.gain.median)}, {_lost(record.lost_ns)}"
+        if isinstance(record, ProgressRecord):
+            if record.blocks not in (0, self._look):  # in a log the looks suffice
+                return
+            self._look = record.next_look
+        said = ", ".join(self._pace.words(record))
+        click.echo(f"{line}; {said}" if said else line, err=self._err)
 
 
 class LiveView:
@@ -109,6 +189,8 @@ class LiveView:
         self._trials: list[TrialRecord] = []
         self._best: TrialRecord | None = None
         self._result: ResultRecord | None = None
+        self._comparing: ProgressRecord | None = None
+        self._pace = Pace()
         self._live = Live(self.picture(), console=console, refresh_per_second=4)
 
     def __enter__(self) -> LiveView:
@@ -127,6 +209,8 @@ class LiveView:
 
     def show(self, record: Record) -> None:
         """Add a record."""
+        self._pace.add(record)
+        self._comparing = record if isinstance(record, ProgressRecord) else None
         if isinstance(record, StartRecord):
             self._start, self._trials, self._best, self._result = record, [], None, None
         elif isinstance(record, TrialRecord):
@@ -134,7 +218,7 @@ class LiveView:
             self._best = better(self._best, record)
         elif isinstance(record, ResultRecord):
             self._result = record
-        else:
+        elif not isinstance(record, ProgressRecord):
             self._console.print(Text(sentence(record), style="yellow"))
         self._live.update(self.picture())
 
@@ -160,10 +244,13 @@ class LiveView:
             stays = "" if self._result.decision == "interrupted" else "; training goes on with it"
             return Text(sentence(self._result) + stays, style="bold green")
         assert self._start is not None
-        made = sum(record.source != "confirm" for record in self._trials)
+        left = f"; {self._pace.left}" if self._pace.left else ""
+        if self._comparing is not None:
+            return Text(f"{sentence(self._comparing)}{left}")
         best = settled(self._best) + f", gain {spread(self._best.gain)}" if self._best is not None else "none"
-        lost = self._trials[-1].lost_ns / 1e9 if self._trials else 0.0
-        return Text(f"trial {made} of at most {self._start.max_trials}; best: {best}; lost so far: {lost:.2f} s")
+        lost = _lost(self._trials[-1].lost_ns if self._trials else 0)
+        made = f"trial {self._pace.made} of at most {self._start.max_trials}"
+        return Text(f"{made}; best: {best}; {lost}{left}")
 
 
 def better(best: TrialRecord | None, record: TrialRecord) -> TrialRecord:

@@ -130,6 +130,45 @@ class FailedRecord:
 
 
 @dataclass(frozen=True)
+class ProgressRecord:
+    """How far a comparison with the default is.
+
+    Attributes:
+        phase: ``check``: of a stored setting; ``confirm``: of the best ones of the search.
+        blocks: Compared so far, each setting once in each (with restarts: pairs of runs).
+        next_look: After how many the comparison may end next.
+        most: How many it takes at most.
+        rivals: Settings that are still compared with the default.
+        knobs: The best of them so far.
+        gain: Its gain with the interval that decides; zeros before the second block.
+        settings: The best of them where every trial is a run; None elsewhere.
+    """
+
+    event: ClassVar[str] = "progress"
+    phase: Literal["check", "confirm"]
+    blocks: int
+    next_look: int
+    most: int
+    rivals: int
+    knobs: Knobs
+    gain: Interval = NO_GAIN
+    settings: Mapping[str, str] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "event": self.event,
+            "phase": self.phase,
+            "blocks": self.blocks,
+            "next_look": self.next_look,
+            "most": self.most,
+            "rivals": self.rivals,
+            "knobs": knobs_fields(self.knobs),
+            "gain": self.gain.as_dict(),
+            **_settings_field(self.settings),
+        }
+
+
+@dataclass(frozen=True)
 class NoteRecord:
     """Something the reader of the journal should know, for example that the advisor failed."""
 
@@ -186,11 +225,10 @@ def _settings_field(settings: Mapping[str, str] | None) -> dict[str, Any]:
     return {} if settings is None else {"settings": dict(settings)}
 
 
-Record = StartRecord | TrialRecord | FailedRecord | NoteRecord | ResultRecord
-
+Record = StartRecord | TrialRecord | FailedRecord | ProgressRecord | NoteRecord | ResultRecord
 
 _KINDS: dict[str, type[Any]] = {
-    kind.event: kind for kind in (StartRecord, TrialRecord, FailedRecord, NoteRecord, ResultRecord)
+    kind.event: kind for kind in (StartRecord, TrialRecord, FailedRecord, ProgressRecord, NoteRecord, ResultRecord)
 }
 _Built = TypeVar("_Built")
 

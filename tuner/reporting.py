@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from ringtune.knobs import Knobs
 from ringtune.tuner.advice import Advisor, Outcome, Stored
-from ringtune.tuner.confirm import Comparison
+from ringtune.tuner.confirm import LOOKS, Comparison
 from ringtune.tuner.meter import Meter
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import (
     Decision,
     NoteRecord,
     Outbox,
+    ProgressRecord,
     ResultRecord,
     Source,
     StartRecord,
@@ -107,6 +109,21 @@ class Reporter:
             self.trials.append(trial)
             record = self._put(trial, times, seen, knobs_versions[trial.knobs])
             self._advisor.tell(Outcome(record, trial.ratio))
+
+    def progress(self, phase: Literal["check", "confirm"], comparison: Comparison) -> None:
+        """Record how far a comparison is."""
+        leader = comparison.leader()
+        self.outbox.put(
+            ProgressRecord(
+                phase=phase,
+                blocks=comparison.blocks,
+                next_look=comparison.next_look,
+                most=LOOKS[-1],
+                rivals=comparison.rivals_left,
+                knobs=(leader or comparison.rivals[0]).knobs,
+                gain=comparison.gain(leader) if leader is not None and len(leader.log_ratios) > 1 else NO_GAIN,
+            )
+        )
 
     def comparison(self, comparison: Comparison) -> None:
         """Record the confirmation: the default, then every candidate with its gain."""

@@ -9,14 +9,15 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from ringtune.standard_streams import screen_width
+
 # Tables keep this width in logs and pipes, where rich would otherwise assume 80 columns and break every cell.
 PLAIN_WIDTH = 140
 
 
 def open_console() -> Console:
     """Returns the console for a command's standard output."""
-    console = Console()
-    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+    return Console(width=screen_width(PLAIN_WIDTH))
 
 
 class Reporter(Protocol):

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ringtune.meters.catalogue import CATALOGUE, markdown
 from ringtune.output_file import write_output
+from ringtune.standard_streams import screen_width
 
 GRAFANA_FILE = Path(__file__).parent / "grafana.json"
 """The dashboard: import it in Grafana and choose the data source."""
@@ -28,8 +29,7 @@ def metrics(target: str | None, as_markdown: bool) -> None:
         table = Table("metric", "kind", "labels", "meaning", box=None)
         for metric in CATALOGUE:
             table.add_row(metric.name, metric.kind, ", ".join(metric.all_labels), metric.meaning)
-        console = Console()
-        console.print(table, width=None if console.is_terminal else 200)
+        Console(width=screen_width(200)).print(table)
 
 
 def _write(target: str) -> None:

@@ -230,17 +230,26 @@ function lengthen(plot, place, columns) {
 }
 
 const cells = (window.dashAgGridComponentFunctions = window.dashAgGridComponentFunctions || {});
+function below(text) {
+  // A word is broken only where a line does not hold it: an option stays in one piece.
+  const words = (text || "").split(" ").map((word, at) => React.createElement("span", { key: at }, word));
+  return text ? React.createElement("span", { className: "rt-below" }, ...words) : null;
+}
 cells.RunLink = function (props) {
-  return React.createElement(
+  const link = React.createElement(
     window.dash_core_components.Link,
     { href: props.data.href, className: "rt-link", title: props.data.id },
     props.value,
   );
+  return React.createElement("div", {}, link, below(props.data.command));
+};
+cells.Tags = function (props) {
+  return React.createElement("div", {}, props.value, below(props.data.notes));
 };
 cells.Status = function (props) {
   return React.createElement(
     "span",
     { className: "rt-status rt-status-" + props.data.status, title: props.data.ending },
-    props.data.ending || props.value,
+    (props.data.ending || props.value).replace(/(\d) (?=[a-zµ]+\b)/g, "$1\u00a0"),
   );
 };

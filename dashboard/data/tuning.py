@@ -266,7 +266,7 @@ def _decision(past: TuningHistory, result: TuningResult) -> str:
     if result.decision == "keep-default":
         return f"The default stays: {setting}.{reason}"
     if result.decision == "interrupted":
-        return f"The session was interrupted; the best confirmed setting so far is kept: {setting}.{reason}"
+        return f"The session was interrupted; what stays: {setting}.{reason}"
     return f"The session ended with {setting}.{reason}"
 
 

@@ -31,7 +31,7 @@ def plane(
     """
     figure = theme.blank(scheme, height)
     if past.with_restarts:
-        return theme.say(figure, "Variables of a run were tried, not knobs: see All settings")
+        return theme.say(figure, "Variables of a run were tried, not knobs:<br>see All settings")
     shown = _on_plane(past)
     columns = _plane_columns(past)
     values = columns["marker.color"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import plotly.graph_objects as go
 
@@ -13,8 +13,12 @@ from ringtune.dashboard.data.tuning import SOURCES, TuningHistory, placed
 from ringtune.dashboard.figures.tuning_trials import SOURCE_LOOK, trial_words
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import duration, markup, percent, size
+from ringtune.errors import InvalidArgument
+from ringtune.knobs import BY_NAME, DEFAULTS
 from ringtune.timeline.runs.records import Trial
+from ringtune.tuner import messages
 
+_HEAD_ROWS = 3
 AS_IT_IS = "as it is"
 KNOB_WORDS = {"fusion_bytes": "Fusion buffer", "cycle_time_ns": "Cycle time"}
 
@@ -38,7 +42,7 @@ def importance(shares: Mapping[str, float] | None, scheme: Scheme = "light", hei
             width=0.5,
         )
     )
-    figure.update_xaxes(title_text="Share of the variance of step time (%)", range=[0, 100])
+    figure.update_xaxes(title_text="Share of the variance (%)", range=[0, 100])
     figure.update_yaxes(showgrid=False)
     return figure
 
@@ -63,7 +67,7 @@ def parallel(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -
     if len(shown) < 2:
         return theme.say(figure, "Too few settings were tried")
     trials = [trial for trial, _ in shown]
-    axes = _variables(past, trials) if past.with_restarts else _knobs(trials)
+    axes = _variables(past, trials) if past.with_restarts else [*_knobs(trials), *_switches(trials)]
     axes.append(_even("Step time", [step.median for _, step in shown], duration))
     for trial, places in zip(trials, zip(*(axis.places for axis in axes), strict=True), strict=True):
         figure.add_trace(_line(past, trial, places))
@@ -83,6 +87,31 @@ def _knobs(trials: Sequence[Trial]) -> list[_Axis]:
     ]
 
 
+def _switches(trials: Sequence[Trial]) -> list[_Axis]:
+    """Return an axis for each other knob that the trials differ in."""
+    axes = []
+    for name, row in BY_NAME.items():
+        values = [trial.knobs.get(name, row.default) for trial in trials]
+        if name not in KNOB_WORDS and len(set(values)) > 1:
+            axes.append(_named(row.label.capitalize(), [_value(name, value) for value in values]))
+    return axes
+
+
+def _value(name: str, value: int) -> str:
+    try:
+        return messages.knob_words(replace(DEFAULTS, **{name: value}), name)[1]
+    except (InvalidArgument, KeyError, IndexError):
+        return str(value)
+
+
+def _named(head: str, values: Sequence[str], first: str | None = None) -> _Axis:
+    """Return an axis with a place for each value; `first`: the one at its foot, whether it was tried or not."""
+    every = dict.fromkeys(values if first is None else [first, *values])
+    known = sorted(every, key=lambda one: (one != first, len(one), one))
+    at = {value: number / max(1, len(known) - 1) for number, value in enumerate(known)}
+    return _Axis(head, [at[value] for value in values], [(at[value], markup(value, 24)) for value in known])
+
+
 def _even(head: str, column: Sequence[float], words: Callable[[float], str]) -> _Axis:
     low, high = min(column), max(column)
     places = [(value - low) / (high - low) if high > low else 0.5 for value in column]
@@ -91,13 +120,8 @@ def _even(head: str, column: Sequence[float], words: Callable[[float], str]) -> 
 
 def _variables(past: TuningHistory, trials: Sequence[Trial]) -> list[_Axis]:
     """Return an axis for each variable, with a place for each of its values and one where it is left as it is."""
-    axes = []
-    for name in past.variables:
-        values = [past.settings.get(trial.trial, {}).get(name, AS_IT_IS) for trial in trials]
-        known = sorted(dict.fromkeys([AS_IT_IS, *values]), key=lambda value: (value != AS_IT_IS, len(value), value))
-        at = {value: number / max(1, len(known) - 1) for number, value in enumerate(known)}
-        axes.append(_Axis(name, [at[value] for value in values], [(at[value], markup(value, 24)) for value in known]))
-    return axes
+    tried = [past.settings.get(trial.trial, {}) for trial in trials]
+    return [_named(name, [one.get(name, AS_IT_IS) for one in tried], AS_IT_IS) for name in past.variables]
 
 
 def _line(past: TuningHistory, trial: Trial, places: Sequence[float]) -> go.Scatter:
@@ -121,10 +145,11 @@ def _line(past: TuningHistory, trial: Trial, places: Sequence[float]) -> go.Scat
 def _axes(figure: go.Figure, axes: Sequence[_Axis], scheme: Scheme) -> None:
     tint = theme.ink(scheme)
     font = {"size": 12, "color": tint.faint}
+    rows = _HEAD_ROWS if len(axes) > _HEAD_ROWS else 1  # names of variables are long
     for at, axis in enumerate(axes):
         figure.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, line={"color": tint.faint, "width": 1})
-        figure.add_annotation(x=at, y=1.1, text=markup(axis.head, 40), showarrow=False, font=font)
+        figure.add_annotation(x=at, y=1.1 + 0.1 * (at % rows), text=markup(axis.head, 40), showarrow=False, font=font)
         for place, text in axis.ticks:
             figure.add_annotation(x=at, y=place, text=text, showarrow=False, xanchor="left", xshift=8, font=font)
     figure.update_xaxes(visible=False, range=[-0.15, len(axes) - 0.65])
-    figure.update_yaxes(visible=False, range=[-0.08, 1.18])
+    figure.update_yaxes(visible=False, range=[-0.08, 1.08 + 0.1 * rows])

@@ -88,7 +88,7 @@ def parts(answer: Answer) -> tuple[float, float, float, float]:
     return step.compute_ns, step.late_ns, step.contention_ns, step.waiting_ns
 
 
-def step(outlook: Outlook, scheme: Scheme = "light", height: int = 190) -> go.Figure:
+def step(outlook: Outlook, scheme: Scheme = "light", height: int = 230) -> go.Figure:
     """Draw where a step goes, asked for and as it ran, beside what was measured.
 
     *Late* is what the slowest rank computes longer than the others, *slowed* by how much communication makes computing

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc
 
 from ringtune.dashboard import routes, theme
-from ringtune.dashboard.components import badge, card, stat
+from ringtune.dashboard.components import badge, card, stat, table_cell
 from ringtune.dashboard.data import compare
 from ringtune.dashboard.data.compare import Beside, Contrast
 from ringtune.dashboard.data.runs import RunInfo
@@ -62,7 +62,10 @@ def interval(change: Change) -> str:
 def changes_table(found: Contrast) -> Any:
     """Return the differences as a table, worst first, with what just one run has below."""
     head = dmc.TableThead(dmc.TableTr([dmc.TableTh(word) for word in HEAD]))
-    rows = [dmc.TableTr([dmc.TableTd(cell) for cell in _cells(change)]) for change in found.changes[:ROWS]]
+    rows = [
+        dmc.TableTr([table_cell(*one) for one in zip(HEAD, _cells(change), strict=True)])
+        for change in found.changes[:ROWS]
+    ]
     said = [f"From the {found.source}."]
     if len(found.changes) > ROWS:
         said.append(f"{count(len(found.changes) - ROWS)} more changed less.")
@@ -74,8 +77,10 @@ def changes_table(found: Contrast) -> Any:
             said.append(f"Only in {run}: {', '.join(plain(one, 60) for one in only[:6])}{more}.")
     return [
         dmc.TableScrollContainer(
-            dmc.Table([head, dmc.TableTbody(rows)], verticalSpacing=5, className="rt-table", stickyHeader=True),
-            minWidth=500,
+            dmc.Table(
+                [head, dmc.TableTbody(rows)], verticalSpacing=5, className="rt-table rt-stacked", stickyHeader=True
+            ),
+            minWidth=0,
             maxHeight=520,
         ),
         dmc.Text(" ".join(said), size="xs", c="dimmed", mt=6),
@@ -110,18 +115,17 @@ def beside_table(found: Sequence[Beside], prefix: str) -> list[Any]:
     """Return the runs beside A; nothing for two, which the numbers above compare."""
     if len(found) < 3:
         return []
-    head = dmc.TableThead(
-        dmc.TableTr([dmc.TableTh(word) for word in ("Run", "Status", "Ranks", "Steps", "Mean step", "Against A", "")])
-    )
+    words = ("Run", "Status", "Ranks", "Steps", "Mean step", "Against A", "")
+    head = dmc.TableThead(dmc.TableTr([dmc.TableTh(word) for word in words]))
     rows = []
     for one in found:
         link = dcc.Link(one.run.name, href=routes.href(Route("overview", one.run.id), prefix), className="rt-link")
         change = one.change
         cells = [link, badge(one.run.status), count(one.run.ranks), count(one.steps), duration(one.mean_ns)]
         cells += [f"{signed(change.difference_ns)} ({interval(change)})", verdict(change)] if change else ["–", ""]
-        rows.append(dmc.TableTr([dmc.TableTd(cell) for cell in cells]))
-    body = dmc.Table([head, dmc.TableTbody(rows)], verticalSpacing=5, className="rt-table")
-    return [card("All of them", dmc.TableScrollContainer(body, minWidth=500), "Differences with 95 % intervals.")]
+        rows.append(dmc.TableTr([table_cell(*pair) for pair in zip(words, cells, strict=True)]))
+    body = dmc.Table([head, dmc.TableTbody(rows)], verticalSpacing=5, className="rt-table rt-stacked")
+    return [card("All of them", dmc.TableScrollContainer(body, minWidth=0), "Differences with 95 % intervals.")]
 
 
 def settings_card(first: RunInfo, second: RunInfo) -> Any:

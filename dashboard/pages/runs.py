@@ -15,6 +15,7 @@ from ringtune.dashboard import routes
 from ringtune.dashboard.components import (
     SELECTABLE,
     STATUS_WORDS,
+    WRAPPING,
     address_store,
     card,
     empty,
@@ -88,6 +89,7 @@ def _grid(search: str, by: str | None, rows: int) -> dag.AgGrid:
         getRowId="params.data.id",
         dashGridOptions={
             "quickFilterText": search,
+            "includeHiddenColumnsInQuickFilter": True,
             "animateRows": False,
             "domLayout": "autoHeight",
             "rowHeight": 42,
@@ -113,29 +115,23 @@ def _shown_as(field: str) -> dict[str, Any]:
 
 def columns(by: str | None) -> list[dict[str, Any]]:
     """Return the columns of the grid; ``by``: the tag that runs are grouped, and thus sorted, by at first."""
-    group = {"field": "group", "headerName": by or "", "minWidth": 120, "hide": not by, "sort": "asc" if by else None}
+    group = {"field": "group", "headerName": by or "", "minWidth": 90, "hide": not by, "sort": "asc" if by else None}
+    created = {"field": "created", "headerName": "Created", "sort": "desc", "sortIndex": 1, "minWidth": 105}
     return [
-        {**group, "sortIndex": 0},
-        {"field": "name", "headerName": "Name", "cellRenderer": "RunLink", "minWidth": 150},
-        {"field": "state", "headerName": "Status", "cellRenderer": "Status", "minWidth": 200, "tooltipField": "ending"},
-        {"field": "ranks", "headerName": "Ranks", "minWidth": 75, **_NUMBER},
-        {
-            "field": "created",
-            "headerName": "Created",
-            "sort": "desc",
-            "sortIndex": 1,
-            "minWidth": 175,
-            "cellClass": "rt-number",
-        },
-        {"field": "steps", "headerName": "Steps", "minWidth": 80, **_NUMBER},
-        {"headerName": "Step (median)", "minWidth": 115, **_shown_as("step_ns")},
-        {"headerName": "Best step", "minWidth": 95, **_shown_as("best_ns")},
-        {"headerName": "Efficiency", "minWidth": 95, **_shown_as("efficiency")},
-        {"headerName": "Waiting", "minWidth": 85, **_shown_as("waiting")},
-        {"headerName": "Late rank", "minWidth": 90, **_shown_as("late_rank")},
-        {"field": "tags", "headerName": "Tags", "minWidth": 150, "tooltipField": "tags"},
-        {"field": "notes", "headerName": "Notes", "minWidth": 130, "tooltipField": "notes"},
-        {"field": "command", "headerName": "Command", "minWidth": 220, "tooltipField": "command"},
+        {**group, "sortIndex": 0, **WRAPPING},
+        {"field": "name", "headerName": "Name, command", "cellRenderer": "RunLink", "minWidth": 190, **WRAPPING},
+        {"field": "state", "headerName": "Status", "cellRenderer": "Status", "minWidth": 125, **WRAPPING},
+        {"field": "ranks", "headerName": "Ranks", "minWidth": 68, "maxWidth": 90, **_NUMBER},
+        {**created, **WRAPPING},
+        {"field": "steps", "headerName": "Steps", "minWidth": 72, "maxWidth": 100, **_NUMBER},
+        {"headerName": "Step (median)", "minWidth": 90, "maxWidth": 120, **_shown_as("step_ns")},
+        {"headerName": "Best step", "minWidth": 84, "maxWidth": 110, **_shown_as("best_ns")},
+        {"headerName": "Efficiency", "minWidth": 90, "maxWidth": 110, **_shown_as("efficiency")},
+        {"headerName": "Waiting", "minWidth": 80, "maxWidth": 100, **_shown_as("waiting")},
+        {"headerName": "Late rank", "minWidth": 62, "maxWidth": 90, **_shown_as("late_rank")},
+        {"field": "tags", "headerName": "Tags, notes", "cellRenderer": "Tags", "minWidth": 130, **WRAPPING},
+        {"field": "command", "hide": True},
+        {"field": "notes", "hide": True},
     ]
 
 

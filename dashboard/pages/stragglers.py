@@ -69,7 +69,7 @@ def layout(_context: Context, route: Route) -> html.Div:
     )
     charts = [
         html.Div(id="stragglers-words"),
-        card("Lateness by rank and step", html.Div([buttons, graph("stragglers-map", 260)]), _HINT),
+        card("Lateness by rank and step", html.Div([buttons, graph("stragglers-map", 200)]), _HINT),
         html.Div(id="stragglers-tables"),
     ]
     more = [

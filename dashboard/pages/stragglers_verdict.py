@@ -9,7 +9,7 @@ import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import dcc
 
-from ringtune.dashboard.components import SELECTABLE, card, table
+from ringtune.dashboard.components import SELECTABLE, WRAPPING, card, per_device, table
 from ringtune.dashboard.data.analysis import Analysis
 from ringtune.dashboard.data.lateness import LateRank, late_ranks
 from ringtune.dashboard.data.step_totals import LATE_FROM, StepSummary
@@ -110,15 +110,38 @@ def tables(found: Analysis, href: Href) -> Any:
         "against one in all ranks, corrected for their number). Carried over: lateness inherited from the previous "
         "collective."
     )
-    cards = [card("Ranks, and the test", _grid(late_ranks(found)), hint), _lists(said, href)]
+    ranks = sorted(late_ranks(found), key=lambda rank: not rank.verdict)
+    cards = [card("Ranks, and the test", per_device(_grid(ranks), _small(ranks)), hint), _lists(said, href)]
     return dmc.Stack(cards, gap="md")
+
+
+def _small(rows: list[LateRank]) -> Any:
+    """Return the table of ranks for a phone."""
+    head = (
+        "Rank",
+        "Host",
+        "Straggler by",
+        *(f"{cause.capitalize()}: steps, late, p" for cause in CAUSES),
+        "Carried over",
+    )
+    cells = [
+        (
+            str(rank.rank),
+            rank.host,
+            ", ".join(rank.verdict) or "–",
+            *(f"{count(last)}, {duration(total)}, {probability(p)}" for last, total, p in rank.causes.values()),
+            duration(rank.carried_ns),
+        )
+        for rank in rows[:LISTED]
+    ]
+    return table(head, cells)
 
 
 def _grid(rows: list[LateRank]) -> dag.AgGrid:
     columns: list[dict[str, Any]] = [
         {"field": "rank", "headerName": "Rank", "maxWidth": 80, **_NUMBER},
         {"field": "host", "headerName": "Host", "minWidth": 90},
-        {"field": "verdict", "headerName": "Straggler by", "minWidth": 120},
+        {"field": "verdict", "headerName": "Straggler by", "minWidth": 115, **WRAPPING},
     ]
     for cause in CAUSES:
         shown = {"function": f"params.data.{cause}_text"}
@@ -135,7 +158,7 @@ def _grid(rows: list[LateRank]) -> dag.AgGrid:
     )
     return dag.AgGrid(
         id="stragglers-grid",
-        rowData=[_row(rank) for rank in sorted(rows, key=lambda rank: not rank.verdict)],
+        rowData=[_row(rank) for rank in rows],
         columnDefs=columns,
         defaultColDef={"sortable": True, "resizable": True, "minWidth": 78},
         dashGridOptions={

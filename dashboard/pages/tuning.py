@@ -12,6 +12,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from ringtune.dashboard import routes
 from ringtune.dashboard.components import (
     SELECTABLE,
+    WRAPPING,
     address_store,
     age,
     card,
@@ -20,8 +21,10 @@ from ringtune.dashboard.components import (
     empty,
     follow_place,
     graph,
+    per_device,
     problems,
     shown,
+    table,
 )
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import tuning
@@ -71,7 +74,12 @@ def layout(_context: Context, _route: Route) -> html.Div:
             card("All settings", graph("tuning-parallel", 340), "One line a trial, from its knobs to its step time."),
             card(
                 "All trials",
-                html.Div([_grid(), dmc.Text(id="tuning-missed", size="sm", c="dimmed", mt=6)]),
+                html.Div(
+                    [
+                        per_device(_grid(), html.Div(id="tuning-small")),
+                        dmc.Text(id="tuning-missed", size="sm", c="dimmed", mt=6),
+                    ]
+                ),
                 "A click on a knobs version leads to the steps that ran under it in the timeline.",
             ),
         ],
@@ -89,7 +97,7 @@ def layout(_context: Context, _route: Route) -> html.Div:
             dcc.Store(id=drawn_store("tuning")),
             age("tuning"),
             html.Div(charts, id="tuning-charts"),
-            html.Div(nothing, id="tuning-empty"),
+            html.Div(nothing, id="tuning-empty", style=shown(False)),
         ]
     )
 
@@ -98,23 +106,24 @@ _OF_KNOBS: list[dict[str, Any]] = [
     {
         "field": "fusion_bytes",
         "headerName": "Fusion buffer",
+        "minWidth": 118,
         "valueFormatter": {"function": "params.data.fusion"},
         **_NUMBER,
     },
     {
         "field": "cycle_time_ns",
         "headerName": "Cycle time",
+        "minWidth": 100,
         "valueFormatter": {"function": "params.data.cycle"},
         **_NUMBER,
     },
-    {"field": "others", "headerName": "Other settings", "minWidth": 160, "tooltipField": "others"},
+    {"field": "others", "headerName": "Other settings", "minWidth": 150, **WRAPPING},
 ]
-_OF_VARIABLES: list[dict[str, Any]] = [
-    {"field": "setting", "headerName": "Setting", "minWidth": 260, "tooltipField": "setting"}
-]
+_OF_VARIABLES: list[dict[str, Any]] = [{"field": "setting", "headerName": "Setting", "minWidth": 260, **WRAPPING}]
 _VERSION: dict[str, Any] = {
     "field": "knobs_version",
     "headerName": "Knobs version",
+    "minWidth": 125,
     **_NUMBER,
     "cellClass": f"{_NUMBER['cellClass']} rt-link",
 }
@@ -124,12 +133,18 @@ def columns(*, with_restarts: bool) -> list[dict[str, Any]]:
     """Return the grid's columns: of knobs, or of the variables that a session with restarts tries."""
     return [
         {"field": "trial", "headerName": "Trial", "minWidth": 75, "maxWidth": 90, **_NUMBER},
-        {"field": "source", "headerName": "Source", "minWidth": 160},
-        {"field": "state", "headerName": "State", "minWidth": 120, "tooltipField": "state"},
+        {"field": "source", "headerName": "Source", "minWidth": 110, **WRAPPING},
+        {"field": "state", "headerName": "State", "minWidth": 112, **WRAPPING},
         *(_OF_VARIABLES if with_restarts else _OF_KNOBS),
-        {"field": "step_ns", "headerName": "Step time", "valueFormatter": {"function": "params.data.step"}, **_NUMBER},
-        {"field": "interval", "headerName": "Interval", "minWidth": 170, **_NUMBER},
-        {"field": "steps", "headerName": "Steps", "maxWidth": 90, **_NUMBER},
+        {
+            "field": "step_ns",
+            "headerName": "Step time",
+            "minWidth": 95,
+            "valueFormatter": {"function": "params.data.step"},
+            **_NUMBER,
+        },
+        {"field": "interval", "headerName": "Interval", "minWidth": 160, **_NUMBER},
+        {"field": "steps", "headerName": "Steps", "minWidth": 76, "maxWidth": 90, **_NUMBER},
         *([] if with_restarts else [_VERSION]),
     ]
 
@@ -183,6 +198,13 @@ def table_rows(past: TuningHistory) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["trial"])
 
 
+def small_table(rows: list[dict[str, Any]]) -> Any:
+    """Return the table of trials for a phone."""
+    names = ("trial", "source", "state", "setting", "step", "interval", "steps")
+    cells = [[str(row.get(name, "–")) for name in names] for row in rows]
+    return table(("Trial", "Source", "State", "Setting", "Step time", "Interval", "Steps"), cells)
+
+
 def decision(past: TuningHistory) -> dmc.Alert | None:
     """Return the decision in words."""
     sentences = tuning.words(past)
@@ -211,6 +233,7 @@ def register(app: Dash, context: Context) -> None:
         Output("tuning-parallel", "figure"),
         Output("tuning-grid", "rowData"),
         Output("tuning-grid", "columnDefs"),
+        Output("tuning-small", "children"),
         Output("tuning-charts", "style"),
         Output("tuning-empty", "style"),
         Output("tuning-age", "children"),
@@ -223,7 +246,7 @@ def register(app: Dash, context: Context) -> None:
         route = context.route(pathname, "")
         run = context.run(route)
         if run is None:
-            return (no_update,) * 13
+            return (no_update,) * 14
         look, live = scheme_of(scheme), run.status == "live"
         past, known = context.tuning(run), context.learned(run)
         with context.cpu_budget.drawing(route):
@@ -237,6 +260,7 @@ def register(app: Dash, context: Context) -> None:
                 tuning_settings.parallel(past, look),
                 table_rows(past),
                 columns(with_restarts=past.with_restarts),
+                small_table(table_rows(past)),
                 shown(past),
                 shown(not past),
                 age_words(past, len(past.trials), known.trials) if live else "",

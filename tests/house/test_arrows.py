@@ -18,6 +18,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ringtune.knobs",
         "ringtune.layout",
         "ringtune.output_file",
+        "ringtune.standard_streams",
         "ringtune._native",
     ),  # the last one within bounds: see below
     "tuner": ("ringtune", "!dashboard", "!benchmarks"),

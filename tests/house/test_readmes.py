@@ -40,12 +40,11 @@ def anchors(path: Path) -> frozenset[str]:
 
 
 def long_lines(page: pages.Page) -> list[str]:
-    """Commands and what they print stay as they are: in blocks a line may be longer."""
-    fenced = {line for block in page.blocks() for line in block.text.splitlines()}
+    """Of texts, commands and what they print."""
     return [
         f"{page}:{number}: {len(line)} characters"
         for number, line in enumerate(page.text.splitlines(), start=1)
-        if len(line) > LONGEST_LINE and line not in fenced and not line.startswith("    ")
+        if len(line) > LONGEST_LINE
     ]
 
 

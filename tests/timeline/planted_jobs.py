@@ -20,6 +20,7 @@ from ringtune.timeline.cli import timeline
 from ringtune.timeline.spans import SpanTable, concatenate
 from ringtune.timeline.synthetic.generate import GeneratedJob, HostClock
 from ringtune.timeline.vocabulary import Stage
+from tests.timeline import nccl_profiles
 from tests.timeline.helpers import write_json
 from tests.timeline.planted import MS, job, late_loader, profile
 from tests.timeline.scenario import Scenario, simulate
@@ -68,7 +69,13 @@ class Planted:
         """Write the same job without the fault and return its run folder."""
         assert self.plan is not None
         start = {place: 600 * MS for place in self.plan.pauses if place[1] == 0}
-        without: dict[str, Any] = {"slow_compute": {}, "slow_control": {}, "slow_link": {}, "slow_arrival": {}}
+        without: dict[str, Any] = {
+            "slow_compute": {},
+            "slow_control": {},
+            "slow_link": {},
+            "slow_arrival": {},
+            "late_first": {},
+        }
         return write_run(folder, simulate(replace(self.plan, pauses=start, **without))[0])
 
 
@@ -116,6 +123,24 @@ def profiles(folder: Path) -> list[Path]:
     return [write_json(folder / f"rank{rank}.json", profile(rank, 4, late_loader)) for rank in range(4)]
 
 
+def nccl(folder: Path) -> list[Path]:
+    """Profiles of DDP on GPUs, three allreduces a step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [write_json(folder / f"rank{rank}.json", one) for rank, one in enumerate(nccl_profiles.profiles())]
+
+
+def as_buckets(made: GeneratedJob) -> GeneratedJob:
+    """Name the tensors as buckets of DDP's are: by number of elements and a count."""
+    return replace(made, spans={rank: _with_buckets(table) for rank, table in made.spans.items()})
+
+
+def _with_buckets(table: SpanTable) -> SpanTable:
+    names = {
+        name: f"allreduce.7.1.{262_144 + place}.0" for place, name in enumerate(sorted(filter(None, table.tensors)))
+    }
+    return replace(table, tensors=tuple(names.get(name, name) for name in table.tensors))
+
+
 def broken(steps: int, cut: int | None, gone: int | None) -> Callable[[Path], list[Path]]:
     """Rank 2 is always late; one part is torn inside its header, another one is not there."""
 
@@ -156,6 +181,17 @@ JOBS = (
             "was lost to rank 1 always (in 99 of 99 steps), by compute", "", "compute rank 1 by 20"),
     Planted("late data loader, profiles", "rank 2 loads 20 ms longer in steps 6 to 11 (profiles, GPUs)", None,
             "was lost to rank 2 in steps 6-11, by data loading: look at rank 2 in step ", write=profiles),
+    Planted("NCCL", "the same in DDP's profiles of NCCL, 3 allreduces a step", None,
+            "was lost to rank 2 in steps 6-11, by data loading: look at rank 2 in step ", write=nccl),
+    Planted("late first bucket", "rank 1's first DDP bucket is 6 ms late; 3 x 5 ms",
+            replace(job(4, 80, 12, {}, late_first={1: 6 * MS}, tensors_per_batch=1), transfer_ns=5 * MS),
+            "was lost to rank 1 always (in 79 of 79 steps), by compute", "", "slower by", change=as_buckets),
+    Planted("hidden first bucket", "the same, hidden by computing, 3 x 1 ms sent",
+            job(4, 80, 12, {}, late_first={1: 6 * MS}, tensors_per_batch=1), "ranks waited 1", NOBODY, SAME,
+            change=as_buckets),
+    Planted("mostly late", "rank 1 of 2 is 12 ms late in steps 60 to 119, else 0.8 ms",
+            job(2, 200, 10, every(1, range(1, 200), 0.8) | every(1, range(60, 120), 12)),
+            "was lost to rank 1 in steps 60-119, by compute: look at rank 1 in step ", "", "compute rank 1 by 4"),
     Planted("nothing", "no fault; 4 ranks", job(4, 80, 12, {}), "ranks waited 11", NOBODY, SAME),
     Planted("always late", "rank 2 is 4 ms late in every step", job(4, 80, 12, every(2, range(1, 80), 4)),
             "was lost to rank 2 always (in 79 of 79 steps), by compute", "", "compute rank 2 by 4"),

@@ -46,6 +46,8 @@ class Scenario:
     slow_link: Mapping[int, int] = field(default_factory=dict)
     scheduled: bool = False
     """Batches follow a step schedule: ranks record whom they waited for."""
+    late_first: Mapping[int, int] = field(default_factory=dict)
+    """By rank: nanoseconds by which the first batch of each step is submitted later; no batch comes before it."""
     slow_arrival: Mapping[int, int] = field(default_factory=dict)
     """Under a step schedule: how much later than it could a rank comes to each batch."""
     hosts: tuple[str, ...] = ()
@@ -129,7 +131,7 @@ class _Simulation:
         table = []
         for batch in range(plan.batches):
             submits = [
-                _Node(self._submit(begins[rank], compute_ns[rank], batch, -1), rank, "compute", self.now[rank])
+                _Node(self._submit(rank, begins[rank], compute_ns[rank], batch, -1), rank, "compute", self.now[rank])
                 for rank in range(plan.ranks)
             ]
             table.append(self._batch(plan, (number, batch), submits, (begins, compute_ns)))
@@ -139,10 +141,12 @@ class _Simulation:
         self.arrived.append(tuple(row[3] for row in table))
         self._finish(plan, number, begins, compute_ns)
 
-    def _submit(self, begin: int, compute_ns: int, batch: int, tensor: int) -> int:
+    def _submit(self, rank: int, begin: int, compute_ns: int, batch: int, tensor: int) -> int:
         """When a tensor of a batch is submitted (-1: its last)."""
         width = self.plan.tensors_per_batch
-        return begin + compute_ns * (batch * width + tensor % width + 1) // (self.plan.batches * width)
+        first = compute_ns // self.plan.batches + self.plan.late_first.get(rank, 0)
+        own = compute_ns * (batch * width + tensor % width + 1) // (self.plan.batches * width)
+        return begin + (max(own, first) if self.plan.late_first.get(rank) else own)
 
     def _batch(
         self, plan: Scenario, place: tuple[int, int], submits: list[_Node], computing: tuple[list[int], list[int]]
@@ -193,7 +197,7 @@ class _Simulation:
         facts = (plan.tensor_bytes, number, step, 1)
         for tensor in range(width):
             name = f"layer{batch * width + tensor}.weight"
-            submit = self._submit(*computing, batch, tensor)
+            submit = self._submit(rank, *computing, batch, tensor)
             came_in, came_out = start + tensor * plan.copy_ns, end + tensor * plan.copy_ns
             rows.add(Stage.NEGOTIATE, words.NEGOTIATE_PREFIX + "ALLREDUCE", submit, agreed, tensor=name, facts=facts)
             rows.add(Stage.QUEUE, words.QUEUE_NAME, agreed, start, tensor=name, facts=facts)

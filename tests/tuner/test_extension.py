@@ -87,7 +87,9 @@ def train(session: FakeSession, tuner: TunerExtension, seconds: float = 120) -> 
 
 
 def journal(folder: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in layout.tuning_journal(folder).read_bytes().splitlines()]
+    """What a session has written, without how far its comparisons were."""
+    rows = [orjson.loads(line) for line in layout.tuning_journal(folder).read_bytes().splitlines()]
+    return [row for row in rows if row["event"] != "progress"]
 
 
 @pytest.mark.slow
@@ -210,8 +212,7 @@ def test_every_trial_is_printed_when_asked_for(tmp_path: Path, capsys: pytest.Ca
     train(session, opened(session))
     printed = capsys.readouterr().err.splitlines()
     assert printed[0].startswith(
-        "ringtune autotune: searching fusion_bytes, cycle_time_ns, step_schedule, cache_capacity on 2 ranks, "
-        "at most 2 trials"
+        "ringtune autotune: searching fusion, cycle, step schedule, cache on 2 ranks, at most 2 trials"
     )
     assert printed[1].startswith("ringtune autotune: trial 0 (default): fusion 256 KiB, cycle 20 ms: ")
 

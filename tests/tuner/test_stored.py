@@ -11,7 +11,7 @@ from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.tuner.advice import Near, Stored, Workload
 from ringtune.tuner.fingerprint import JobDescription, distance
 from ringtune.tuner.options import OnlineOptions
-from ringtune.tuner.records import NoteRecord, ResultRecord, StartRecord, TrialRecord
+from ringtune.tuner.records import NoteRecord, ProgressRecord, ResultRecord, StartRecord, TrialRecord
 from tests.tuner.jobs import FAST, SLOW, FakeAdvisor, play, session
 
 CONFIRMED = Stored(FAST, 9, confirmed=True)
@@ -27,7 +27,9 @@ def test_a_confirmed_result_runs_at_once_and_stays_where_it_holds() -> None:
             first.append(knobs)
             tuner.proposed(run.propose(knobs))
         assert run.step < 150, "the check is short"
-    start, note, default, stored, result = tuner.take_records()
+    start, note, *blocks, default, stored, result = tuner.take_records()
+    assert {(one.phase, one.knobs) for one in blocks if isinstance(one, ProgressRecord)} == {("check", FAST)}
+    assert [one.blocks for one in blocks if isinstance(one, ProgressRecord)] == list(range(len(blocks)))
     assert isinstance(start, StartRecord) and first[0] == FAST
     assert note == NoteRecord("the stored result of this job runs at once and is checked: fusion 2 MiB, cycle 0.3 ms")
     assert isinstance(default, TrialRecord) and isinstance(stored, TrialRecord)

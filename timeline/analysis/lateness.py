@@ -35,6 +35,7 @@ from ringtune.timeline.analysis.arrivals import (
     tensor_submits,
 )
 from ringtune.timeline.analysis.batches import MISSING, BatchTable, errors_between, moments_released
+from ringtune.timeline.analysis.hidden import gained
 from ringtune.timeline.spans import Ints, Mask, Trace
 from ringtune.timeline.vocabulary import Stage
 
@@ -217,7 +218,7 @@ def _compute(
     behind = np.where(known, released[rows, last] - released[rows, second], 0)
     behind = np.where(behind > errors[last, second], behind, 0)
     carried = np.clip(behind, 0, lateness)
-    own = lateness - carried
+    own = gained(trace, table, last, lateness - carried, group)
     brought = _per_step(table.step, last, carried, np.zeros(len(last)))
     sums = np.zeros(len(table.ranks), dtype=np.int64)
     np.add.at(sums, brought.column[brought.column >= 0], brought.lateness[brought.column >= 0])

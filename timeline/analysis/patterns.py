@@ -31,6 +31,8 @@ _MOST_STRETCHES = 4
 _BEYOND, _FEW = 4.0, 4.0
 _SLIGHT = 0.1
 """A step in which the rank was late by less than this share of the usual does not count as late."""
+_FAR_LESS = 0.1
+"""Outside of its stretches a rank that is late by less than this share of what it is inside is late in another way."""
 _SWITCH = 2.0
 """What a stretch has to gain: four steps in a row that are late in full."""
 
@@ -68,11 +70,14 @@ def patterns(late: Late, column: int, significance: float, job: Job) -> list[Pat
         return []
     fence, n = _noise_fence(late, column, job), len(own)
     usual = _usual(np.minimum(own, fence))
-    steady = _steady(late, own, usual, significance, job)
+    steady, rest = _steady(late, own, usual, significance, job)
     inside = own[steady & (own > 0)]
     # What a rank is late anyway is no stall of its.
     stalls = own > np.where(steady, max(fence, _fence(inside, n)) if len(inside) else fence, fence)
     found = _of_size(own, stalls) + _of_number(own, steady & ~stalls & (own >= _SLIGHT * usual), steady)
+    if rest.any():
+        rows = np.flatnonzero(rest & ~stalls & (own >= _SLIGHT * _usual(own * rest)))
+        found.append(Pattern(OFTEN, rows, ()))
     return [one for one in found if own[one.rows].sum() >= least_ns]
 
 
@@ -82,10 +87,13 @@ def _usual(own: Floats) -> float:
     return float(ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)])
 
 
-def _steady(late: Late, own: Floats, usual: float, significance: float, job: Job) -> Mask:
-    """Steps of the stretches (or all) in which the rank was late too often for noise."""
+def _steady(late: Late, own: Floats, usual: float, significance: float, job: Job) -> tuple[Mask, Mask]:
+    """Steps of the stretches (or all) in which the rank was late too often for noise; and all others where it was too.
+
+    The others are a pattern of their own where the rank was late by far less in them than in the stretches.
+    """
     everything, decided = np.ones(len(own), dtype=np.bool_), late.column >= 0
-    found = np.zeros(len(own), dtype=np.bool_)
+    found, none = np.zeros(len(own), dtype=np.bool_), np.zeros(len(own), dtype=np.bool_)
     for first, end in _stretches(np.minimum(own, usual) / usual):
         inside = slice(first, end)
         if own[inside].mean() >= MATERIAL * job.step_ns and _p_of_stretch(late, own, (first, end)) < SURE:
@@ -93,12 +101,16 @@ def _steady(late: Late, own: Floats, usual: float, significance: float, job: Job
     often = significance < SURE and own.mean() >= MATERIAL * job.step_ns
     others = (late.lateness[decided].sum() - own.sum()) / max(1, job.ranks - 1)
     if not often or own.sum() - others < MATERIAL * job.length_ns:
-        return found
+        return found, none
     rest = decided & ~found
     hits = int((own[rest] > 0).sum())
     runs = len(_runs(found))
     many = runs > _MOST_STRETCHES or (runs > 1 and found.mean() >= _ALWAYS_SHARE)
-    return everything if many or binomial_tail(hits, int(rest.sum()), _chance(late, rest)) < SURE else found
+    if not many and binomial_tail(hits, int(rest.sum()), _chance(late, rest)) >= SURE:
+        return found, none
+    if not many and runs and own[~found].mean() < _FAR_LESS * own[found].mean():
+        return found, rest
+    return everything, none
 
 
 def _chance(late: Late, rows: Mask) -> float:

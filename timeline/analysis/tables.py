@@ -50,7 +50,17 @@ def stacked(view: RenderableType, width: int) -> list[RenderableType]:
     """
     if isinstance(view, Group):
         return [part for one in view.renderables for part in stacked(one, width)]
-    return list(_stacked(view, width)) if isinstance(view, Table) else [view]
+    if not isinstance(view, Table):
+        return [view]
+    return [part for one in _stacked(view, width) for part in _titled(one)]
+
+
+def _titled(table: Table) -> Iterator[RenderableType]:
+    """The title as a line of its own: as a part of the table it would be broken at the table's width."""
+    if table.title:
+        yield Text(str(table.title), "bold")
+    table.title = None
+    yield table
 
 
 def _stacked(table: Table, width: int) -> Iterator[Table]:

@@ -28,6 +28,7 @@ from ringtune.tuner.records import (
     Decision,
     FailedRecord,
     NoteRecord,
+    ProgressRecord,
     Record,
     ResultRecord,
     Source,
@@ -293,6 +294,7 @@ class RestartSession:
         samples: dict[Setting, list[int]] = {AS_IT_IS: [], setting: []}
         gain, holds = NO_GAIN, False
         while not holds and len(pairs) < LOOKS[-1] and self._affordable(1.0, 2):
+            self._progress(setting, pairs)
             times = self._pair(setting, backwards=len(pairs) % 2 == 1)
             if not times:
                 return False, NO_GAIN
@@ -354,6 +356,22 @@ class RestartSession:
             )
         )
         self._number += 1
+
+    def _progress(self, setting: Setting, pairs: Sequence[float]) -> None:
+        look = next(look for look in LOOKS if look > len(pairs))
+        gain = paired_gain(pairs, _ALPHA) if len(pairs) > 1 else NO_GAIN
+        self._put(
+            ProgressRecord(
+                phase="check" if self._made == 1 else "confirm",
+                blocks=len(pairs),
+                next_look=look,
+                most=LOOKS[-1],
+                rivals=1,
+                knobs=DEFAULTS,
+                gain=gain,
+                settings=dict(setting),
+            )
+        )
 
     def _failed(self, setting: Setting, run: Run) -> None:
         self._put(FailedRecord(self._number, dict(setting), run.failure))
