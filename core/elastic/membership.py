@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ import orjson
 from ringtune import native
 from ringtune.config import Config
 from ringtune.elastic import keys
+from ringtune.elastic.job_timeline import JobTimeline
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import ConfigError, Timeout
 
@@ -32,11 +34,13 @@ class Assignment:
         rank: Rank in it.
         size: Number of ranks in it.
         environ: What torchrun would tell this rank (``RANK``, ``MASTER_PORT`` ...).
+        timeline: Its place in the timeline of the job.
     """
 
     generation: int
     rank: int
     size: int
+    timeline: JobTimeline
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,6 +64,10 @@ class Membership:
         job: Name of the job.
         worker: Number of this process in the job.
         store: Client of the launcher's store.
+
+    Attributes:
+        progress: How far this process was in the timeline when it left the last generation, for `Continuation.came`.
+        going_on: Whether the session that closes is followed by one of the next generation.
     """
 
     def __init__(self, job: str, worker: int, store: Any) -> None:
@@ -70,6 +78,8 @@ class Membership:
         self._assignment: Assignment | None = None
         self._seen = 0
         self._looked = 0.0
+        self.progress: tuple[int, ...] = ()
+        self.going_on = False
 
     @property
     def assignment(self) -> Assignment | None:
@@ -86,7 +96,7 @@ class Membership:
         """
         self._count += 1
         with native.translated():
-            self._store.set(keys.ready(self._job, self._worker, self._count), b"1")
+            self._store.set(keys.ready(self._job, self._worker, self._count), orjson.dumps(self.progress))
             self._store.add(keys.news(self._job), 1)
             try:
                 wait_ns = _DECIDED_AFTER * timeout_ns + _DECIDED_NS
@@ -102,7 +112,7 @@ class Membership:
         if "leave" in answer:
             print(f"ringtune: worker {self._worker} leaves the job: {answer['leave']}", file=sys.stderr, flush=True)
             raise SystemExit(0)
-        self._assignment = Assignment(**answer)
+        self._assignment = Assignment(**{**answer, "timeline": JobTimeline.from_dict(answer["timeline"])})
         # The launcher has formed this generation with all earlier notices in mind.
         self._seen = self._latest().number
         return self._assignment
@@ -136,6 +146,29 @@ _state = _Current()
 def current() -> Membership | None:
     """Return this process's membership, None in a job with fixed ranks (or before its first ``init()``)."""
     return _state.member
+
+
+def is_going_on() -> bool:
+    """Whether the session of an elastic job is closed to be followed by one of the next generation."""
+    return _state.member is not None and _state.member.going_on
+
+
+def note_progress(progress: tuple[int, int, int, int]) -> None:
+    """Keep how far a session has come in its job's timeline (`ringtune.runtime.Runtime.progress`) for the launcher."""
+    if _state.member is not None:
+        _state.member.progress = progress
+
+
+@contextlib.contextmanager
+def going_on() -> Iterator[None]:
+    """Within it, the session of an elastic job is closed to be followed by one of the next generation."""
+    if _state.member is not None:
+        _state.member.going_on = True
+    try:
+        yield
+    finally:
+        if _state.member is not None:
+            _state.member.going_on = False
 
 
 def join(config: Config) -> Membership:

@@ -64,6 +64,7 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
       tracer_(tracer),
       negotiator_(options.negotiator),
       knobs_(options.negotiator.knobs) {
+  step_ = tracer.generation().first_step;
   const std::vector<std::string> hosts = fabric.hosts();
   const std::string& own_host = hosts.at(static_cast<std::size_t>(fabric.rank()));
   shares_clock_ = own_host == hosts.front();
@@ -324,6 +325,7 @@ bool Engine::perform(std::vector<Action> actions) {
 void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> batch) {
   if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
   drain();
+  ran(action.batch_id);
   const BatchContext context{sets_->communicator(action.process_set), action.batch_id, knobs_version(),
                              step_.load(std::memory_order_relaxed),   action.rows,     action.process_set};
   if (!action.absent.empty()) {

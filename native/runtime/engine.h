@@ -97,6 +97,10 @@ class Engine {
   void wait_for_look(std::uint32_t number, Deadline deadline) const;
   /// Records the present knobs as a KNOBS event.
   void record_knobs() const;
+  /// Records the ranks of an elastic job's generation as a GENERATION event.
+  void record_generation() const;
+  /// How far this rank has come, without the step. Any thread.
+  [[nodiscard]] GenerationProgress progress() const noexcept;
   /// Its thread-safe part: who is in which set.
   [[nodiscard]] const ProcessSetTable& process_sets() const noexcept { return *sets_; }
   void mark_cycles(bool on) noexcept { mark_cycles_.store(on, std::memory_order_relaxed); }
@@ -175,6 +179,7 @@ class Engine {
   [[nodiscard]] RankState own_state() const;
   void send_clock_ping();
   void record_clock(const ClockSample& sample);
+  void ran(std::uint32_t batch) noexcept;
   [[nodiscard]] bool finished();
   [[nodiscard]] std::string own_name() const;
   void stop(std::exception_ptr error) noexcept;
@@ -245,6 +250,10 @@ class Engine {
   std::atomic<std::uint32_t> step_{0};
   std::atomic<std::uint64_t> round_token_{0};  // of the newest round that was posted
   std::atomic<std::uint32_t> clock_looks_{0};
+  // What the next generation of an elastic job asks for (GenerationProgress).
+  std::atomic<std::uint32_t> last_batch_{0};
+  std::atomic<std::int64_t> clock_offset_ns_{0};
+  std::atomic<std::int64_t> clock_error_ns_{-1};
   std::atomic<int> waiting_callers_{0};
   std::atomic<bool> crowded_{false};          // no core to spare for an exchange in the background
   std::atomic<bool> held_{false};             // the cycle thread sleeps although something is in flight

@@ -17,10 +17,14 @@ std::string json_object(const Knobs& knobs, std::uint32_t knobs_version) {
 
 void Engine::record_clock(const ClockSample& sample) {
   last_look_ns_ = now_ns();
-  if (tracer_.recording()) {
+  const Generation& generation = tracer_.generation();
+  if (generation.clock_error_ns >= 0) {
+    const std::int64_t offset_ns = sample.offset_ns + generation.clock_offset_ns;
+    const std::int64_t error_ns = sample.error_ns + generation.clock_error_ns;
+    clock_offset_ns_.store(offset_ns, std::memory_order_relaxed);
+    clock_error_ns_.store(error_ns, std::memory_order_relaxed);
     tracer_.event("CLOCK", "clock", sample.at_ns,
-                  "{\"offset_ns\":" + std::to_string(sample.offset_ns) +
-                      ",\"error_ns\":" + std::to_string(sample.error_ns) + "}");
+                  "{\"offset_ns\":" + std::to_string(offset_ns) + ",\"error_ns\":" + std::to_string(error_ns) + "}");
   }
   clock_looks_.store(looks_wanted_, std::memory_order_release);
   futex_wake(clock_looks_, kFutexWakeAll, FutexScope::kPrivate);
@@ -28,6 +32,28 @@ void Engine::record_clock(const ClockSample& sample) {
 
 void Engine::record_knobs() const {
   if (tracer_.recording()) tracer_.event("KNOBS", "knobs", now_ns(), json_object(knobs(), knobs_version()));
+}
+
+void Engine::record_generation() const {
+  const Generation& generation = tracer_.generation();
+  std::string tracks;
+  for (const int track : generation.tracks) tracks += (tracks.empty() ? "" : ",") + std::to_string(track);
+  tracer_.event("GENERATION", "generation", now_ns(),
+                "{\"generation\":" + std::to_string(generation.number) + ",\"ranks\":[" + tracks +
+                    "],\"first_step\":" + std::to_string(generation.first_step) +
+                    ",\"first_batch\":" + std::to_string(generation.first_batch) + "}");
+}
+
+GenerationProgress Engine::progress() const noexcept {
+  // Relaxed: the numbers are looked at when nothing runs any more.
+  return {.batch = last_batch_.load(std::memory_order_relaxed),
+          .clock_offset_ns = clock_offset_ns_.load(std::memory_order_relaxed),
+          .clock_error_ns = clock_error_ns_.load(std::memory_order_relaxed)};
+}
+
+void Engine::ran(std::uint32_t batch) noexcept {
+  const std::uint32_t number = (batch & ~kScheduleBatches) + tracer_.generation().first_batch;
+  if (number > last_batch_.load(std::memory_order_relaxed)) last_batch_.store(number, std::memory_order_relaxed);
 }
 
 /// Wakes the threads that wait for these operations.

@@ -12,6 +12,7 @@ void Engine::post_round(const RoundAction& action, std::int64_t now_ns) {
   round_.clear();
   for (const Tag tag : negotiator_.round_batch()) round_.push_back(reinterpret_cast<OperationPtr>(tag));
   round_id_ = action.batch_id;
+  ran(round_id_);
   round_since_ns_ = round_reported_ns_ = now_ns;
   // Relaxed: read by the thread that reports stalls, for which a moment makes no difference.
   round_token_.store(action.token, std::memory_order_relaxed);

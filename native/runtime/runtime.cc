@@ -247,14 +247,18 @@ void Runtime::start_timeline(const TimelineOptions& timeline) {
     throw InvalidArgument("the timeline is already being recorded; stop it before starting another");
   }
   const auto rank_index = static_cast<std::size_t>(rank());
-  const PartHeader header{rank(), size(), impl_->hosts[rank_index], impl_->options.job};
+  const Generation& generation = impl_->options.generation;
+  const PartHeader header{generation.track(rank()), size(), impl_->hosts[rank_index],
+                          generation.number > 0 ? generation.job : impl_->options.job};
   ChromeOptions files{timeline.path, timeline.gzip, timeline.rotate_bytes, impl_->next_timeline_file};
+  if (*files.next_file < timeline.first_file) *files.next_file = timeline.first_file;
   impl_->engine->mark_cycles(timeline.mark_cycles);
   impl_->engine->record_pieces(timeline.pieces);
   impl_->tracer.now_in(impl_->step, knobs_version());
   impl_->tracer.start(make_chrome_sink(std::move(files), header));
   impl_->engine->look_at_clock();
   impl_->engine->record_knobs();
+  if (generation.number > 0) impl_->engine->record_generation();
 }
 
 void Runtime::stop_timeline() {
@@ -267,6 +271,12 @@ void Runtime::stop_timeline() {
 }
 
 Tracer& Runtime::tracer() noexcept { return impl_->tracer; }
+
+GenerationProgress Runtime::progress() const noexcept {
+  GenerationProgress found = impl_->engine->progress();
+  found.step = impl_->step;
+  return found;
+}
 
 bool Runtime::uses_nccl() const { return own().data_paths.uses_nccl(); }
 

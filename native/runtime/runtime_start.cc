@@ -105,7 +105,7 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, c
     : options(given),
       start_by(Deadline::after(given.connect_timeout_ns)),
       store(made ? nullptr : connect_store(given, start_by)),
-      tracer(job == nullptr ? Tracer() : Tracer(*job, std::move(group))),
+      tracer(job == nullptr ? Tracer({.generation = given.generation}) : Tracer(*job, std::move(group))),
       data_paths({given.gpu_data_path, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
                   given.connect_timeout_ns}),
       host_staged(given.cuda_driver, host_data_path(), data_paths) {
@@ -129,6 +129,7 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, c
     engine->leave(Deadline::after(0));
     throw;
   }
+  step = given.generation.first_step;
   step_begin_ns = now_ns();
 }
 

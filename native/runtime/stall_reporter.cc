@@ -228,7 +228,7 @@ void StallReporter::tell(const Stall& stall, const RankStates& states) {
   for (const StalledTensor& tensor : stall.tensors) {
     std::string args = "{\"tensor\":" + json_quote(tensor.name) + ",\"missing\":[";
     for (std::size_t i = 0; i < tensor.missing.size(); ++i) {
-      args += (i > 0 ? "," : "") + std::to_string(tensor.missing[i]);
+      args += (i > 0 ? "," : "") + std::to_string(tracer_.generation().track(tensor.missing[i]));
     }
     tracer_.event("STALL", "stall", now_ns(), args + "],\"age_ns\":" + std::to_string(tensor.age_ns) + "}");
   }
