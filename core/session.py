@@ -16,7 +16,7 @@ from typing import Any
 
 from ringtune import extensions, native, runfolder
 from ringtune.bootstrap import stack_source
-from ringtune.bootstrap.departure import departure, exit_code
+from ringtune.bootstrap.departure import departure, exit_code, tell_of_loss
 from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config, not_yet_warned
 from ringtune.elastic import membership
@@ -273,6 +273,8 @@ class Session(Tickets):
             return
         self.closed = True
         how, failed = departure(at_exit=at_exit)
+        if at_exit:
+            tell_of_loss(self.placement, self.store)
         state.current = None if state.current is self else state.current
         self._steps.close()
         self._extensions.on_close()
