@@ -91,34 +91,35 @@ class Membership:
 
         Raises:
             Timeout: The launcher found not enough ranks in time.
-            RingtuneError: The launcher has gone.
-            SystemExit: The job goes on without this worker.
+            SystemExit: The job goes on without this worker, or it has lost the launcher.
         """
         self._count += 1
-        with native.translated():
+        wait_ns = _DECIDED_AFTER * timeout_ns + _DECIDED_NS
+        try:
             self._store.set(keys.ready(self._job, self._worker, self._count), orjson.dumps(self.progress))
             self._store.add(keys.news(self._job), 1)
-            try:
-                wait_ns = _DECIDED_AFTER * timeout_ns + _DECIDED_NS
-                text = self._store.get(keys.assignment(self._job, self._worker, self._count), wait_ns)
-            except native.error_class() as error:
-                if type(error).__name__ != "Timeout":
-                    raise
-                raise Timeout(
-                    f"worker {self._worker}: the launcher gave no rank within {wait_ns / 1e9:g} s "
-                    "(RINGTUNE_ELASTIC_TIMEOUT): too few ranks are left, or one of them does not come"
-                ) from None
+            text = self._store.get(keys.assignment(self._job, self._worker, self._count), wait_ns)
+        except native.error_class() as error:
+            if type(error).__name__ != "Timeout":
+                raise self._leave(f"it is cut off from the launcher ({error})", 1) from None
+            raise Timeout(
+                f"worker {self._worker}: the launcher gave no rank within {wait_ns / 1e9:g} s "
+                "(RINGTUNE_ELASTIC_TIMEOUT): too few ranks are left, or one of them does not come"
+            ) from None
         answer = orjson.loads(text)
         if "leave" in answer:
-            print(f"ringtune: worker {self._worker} leaves the job: {answer['leave']}", file=sys.stderr, flush=True)
-            raise SystemExit(0)
+            raise self._leave(answer["leave"], 0)
         self._assignment = Assignment(**{**answer, "timeline": JobTimeline.from_dict(answer["timeline"])})
         # The launcher has formed this generation with all earlier notices in mind.
         self._seen = self._latest().number
         return self._assignment
 
     def take_notice(self) -> Notice | None:
-        """Return news that have not been taken yet; only rank 0 looks, at most twice a second."""
+        """Return news that have not been taken yet; only rank 0 looks, at most twice a second.
+
+        Raises:
+            SystemExit: This worker has lost the launcher.
+        """
         now = time.monotonic()
         if self._assignment is None or self._assignment.rank != 0 or now - self._looked < _LOOK_EVERY_S:
             return None
@@ -129,9 +130,15 @@ class Membership:
         self._seen = notice.number
         return notice
 
+    def _leave(self, why: str, exit_code: int) -> SystemExit:
+        print(f"ringtune: worker {self._worker} leaves the job: {why}", file=sys.stderr, flush=True)
+        return SystemExit(exit_code)
+
     def _latest(self) -> Notice:
-        with native.translated():
+        try:
             value = orjson.loads(self._store.get(keys.notice(self._job), 5_000_000_000))
+        except native.error_class() as error:
+            raise self._leave(f"it is cut off from the launcher ({error})", 1) from None
         return Notice(value["number"], HostUpdateResult(value["result"]))
 
 
