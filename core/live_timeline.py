@@ -31,7 +31,7 @@ def show(parts: Path, stem: str, target: Path) -> Path | None:
         A symbolic link that stands there until `hide`; None where the file is the part itself.
     """
     target = Path(os.path.realpath(target))
-    newest = max(parts.glob(f"{stem}.*json"), key=_number, default=None)
+    newest = max(parts.glob(f"{stem}.*json"), key=number_of, default=None)
     if newest is None or target.suffix == ".gz" or target == layout.timeline_file(parts.parent):
         return None
     if target.exists() and not target.is_file():
@@ -62,7 +62,7 @@ def _name(part: Path, name: Path) -> None:
         os.symlink(shown, name)
 
 
-def _number(part: Path) -> int:
+def number_of(part: Path) -> int:
     """Return the number of a rank's file: 0 for ``rank-00000.json``, 1 for ``rank-00000.1.json``."""
     number = part.name.split(".")[1]
     return int(number) if number.isdigit() else 0

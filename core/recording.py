@@ -10,14 +10,17 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ringtune import layout, live_timeline, runfolder
 from ringtune.config import Config
+from ringtune.elastic.tracks import Tracks
 from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.output_file import make_private
 
 FULL = "full"
+_recorded: set[Path] = set()
+"""First files of this process's recordings: an elastic job's next session goes on counting as well."""
 
 
 class Recorder(Protocol):
@@ -25,6 +28,7 @@ class Recorder(Protocol):
 
     rank: int
     config: Config
+    tracks: Tracks
 
     @property
     def recording(self) -> bool:
@@ -33,7 +37,7 @@ class Recorder(Protocol):
     def ensure_run_folder(self) -> Path:
         """Make the run folder."""
 
-    def start_part(self, path: str, *, mark_cycles: bool, pieces: bool, gzip: bool, rotate_bytes: int) -> None:
+    def start_part(self, path: str, **how: Any) -> None:
         """Record into a file."""
 
     def stop_part(self) -> None:
@@ -53,6 +57,7 @@ class Recording:
     _cleared: bool = False
     _failed: bool = False
     _link: Path | None = None
+    _first_file: int = 0
 
     def begin(self) -> None:
         """Start what the settings ask for."""
@@ -61,7 +66,7 @@ class Recording:
             return
         self.file = config.timeline.absolute()
         if config.timeline_steps:
-            self._look(0)
+            self._look(self.session.tracks.first_step)
             return
         try:
             self.start(config.timeline, mark_cycles=config.timeline_mark_cycles)
@@ -78,7 +83,7 @@ class Recording:
         """
         session, config = self.session, self.session.config
         run = session.ensure_run_folder()
-        part = layout.timeline_part(run, session.rank)
+        part = layout.timeline_part(run, session.tracks.own)
         make_private(part.parent)
         if not self._cleared:
             self._clear(part)
@@ -88,11 +93,12 @@ class Recording:
             pieces=config.timeline_detail == FULL,
             gzip=config.timeline_gzip,
             rotate_bytes=config.timeline_rotate_bytes,
+            first_file=self._first_file,
         )
         self.file = Path(path).absolute() if path is not None else layout.timeline_file(run)
         if session.rank == 0 and path is not None:
             runfolder.update(run, labels={"timeline": str(self.file)})
-            self._link = live_timeline.show(part.parent, layout.rank_stem(session.rank), self.file)
+            self._link = live_timeline.show(part.parent, self._stem, self.file)
 
     def stop(self) -> None:
         """Stop; the part is complete then. Spans lost to a full disk give a warning and no error."""
@@ -132,17 +138,25 @@ class Recording:
     def _remove_empty(self) -> None:
         """Remove a part that was begun and holds nothing, which readers would take for a broken one."""
         run = self.session.ensure_run_folder()
-        for part in layout.timeline_parts(run).glob(f"{layout.rank_stem(self.session.rank)}.*"):
+        for part in layout.timeline_parts(run).glob(f"{self._stem}.*"):
             with suppress(OSError):
                 if part.stat().st_size == 0:
                     part.unlink()
 
     def _clear(self, part: Path) -> None:
-        """Remove what an earlier job left under this rank's name."""
+        """Remove what an earlier job left under this rank's name; what this process recorded in one stays."""
         self._cleared = True
-        for old in part.parent.glob(f"{layout.rank_stem(self.session.rank)}.*"):
+        if self.session.tracks.elastic and part in _recorded:
+            self._first_file = 1 + max(map(live_timeline.number_of, part.parent.glob(f"{self._stem}.*")), default=-1)
+            return
+        _recorded.add(part)
+        for old in part.parent.glob(f"{self._stem}.*"):
             with suppress(OSError):
                 old.unlink()
+
+    @property
+    def _stem(self) -> str:
+        return layout.rank_stem(self.session.tracks.own)
 
     def _warn(self, sentence: str) -> None:
         print(f"ringtune warning: [rank {self.session.rank}] {sentence}", file=sys.stderr, flush=True)

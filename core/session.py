@@ -16,9 +16,11 @@ from typing import Any
 
 from ringtune import extensions, native, runfolder
 from ringtune.bootstrap import stack_source
-from ringtune.bootstrap.departure import departure, exit_code
+from ringtune.bootstrap.departure import departure, exit_code, tell_of_loss
 from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config, not_yet_warned
+from ringtune.elastic import membership
+from ringtune.elastic.tracks import Tracks
 from ringtune.errors import InvalidArgument, NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.meters.meters import Meters
@@ -50,6 +52,7 @@ class Session(Tickets):
         planned_folder: Where it is, or will be when something is written.
         store: Client of the rendezvous store, None for a job of one.
         job: Key of this session in the store, the same on all ranks.
+        tracks: Who stands under which number in timeline and run folder.
     """
 
     def __init__(self, config: Config, placement: Placement, runtime: Runtime, context: JobContext) -> None:
@@ -67,6 +70,7 @@ class Session(Tickets):
         self.cross_size: int = runtime.cross_size
         self.homogeneous: bool = runtime.homogeneous
         self.hosts: list[str] = list(runtime.hosts)
+        self.tracks = Tracks(placement, self.hosts)
         self.closed = False
         self.planned_folder = context.run_folder
         self._pid = os.getpid()
@@ -167,16 +171,18 @@ class Session(Tickets):
         """Stop recording; the part is complete when this returns."""
         self._recording.stop()
 
-    @translated
-    def start_part(
-        self, path: str, *, mark_cycles: bool = False, pieces: bool = False, gzip: bool = False, rotate_bytes: int = 0
-    ) -> None:
+    def start_part(self, path: str, **how: Any) -> None:
         """Record this rank's part into a file that nobody merges.
+
+        Args:
+            path: The file.
+            **how: As of `ringtune.runtime.Runtime.start_timeline`.
 
         Raises:
             TraceIoError: It cannot be written.
         """
-        self._runtime.start_timeline(path, mark_cycles=mark_cycles, pieces=pieces, gzip=gzip, rotate_bytes=rotate_bytes)
+        with native.translated():
+            self._runtime.start_timeline(path, **how)
 
     @translated
     def stop_part(self) -> None:
@@ -218,12 +224,12 @@ class Session(Tickets):
                 runfolder.describe(
                     run,
                     size=self.size,
-                    hosts=self.hosts,
+                    **self.tracks.described(run),
                     config=self.config.as_dict(),
                     knobs=self.knobs.as_dict(),
                     versions=runfolder.versions(),
                 )
-            runfolder.write_machine(run, self.rank, self.placement.host)
+            runfolder.write_machine(run, self.tracks.own, self.placement.host)
             self._meters.write_into(run)
             self.run_folder = run
             self._steps.watch()
@@ -267,6 +273,8 @@ class Session(Tickets):
             return
         self.closed = True
         how, failed = departure(at_exit=at_exit)
+        if at_exit:
+            tell_of_loss(self.placement, self.store)
         state.current = None if state.current is self else state.current
         self._steps.close()
         self._extensions.on_close()
@@ -276,6 +284,7 @@ class Session(Tickets):
                 leave()
             except (RingtuneError, self._error) as error:  # the session is closing, so a warning is all that is left
                 warn(f"[rank {self.rank}] while leaving the job: {error}")
+        membership.note_progress(self._runtime.progress)
         self._runtime.close_to_frameworks()
         self._extensions.after_close()
         if self.run_folder is not None and self.rank == 0 and not self.config.launcher:

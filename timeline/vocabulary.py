@@ -19,6 +19,9 @@ FLOW_CATEGORY = "batch"
 """Category of the arrows between the ranks of a batch."""
 
 
+GROUP_BATCHES = 1 << 29
+"""From here on batches of groups have their numbers."""
+
 FOREIGN_BATCHES = range(1 << 30, 1 << 31)
 """Numbers of batches that another library carried and `ringtune record` saw.
 
@@ -114,7 +117,7 @@ IN_FLIGHT_NAME, BUS_NAME = "IN_FLIGHT", "BUS_BANDWIDTH"
 """Counters: bytes and operations under way; bytes per second of the batch that has just ended."""
 
 KNOBS, STALL, ERROR, CLOCK, JOIN = "KNOBS", "STALL", "ERROR", "CLOCK", "JOIN"
-DEVICE_CLOCK = "DEVICE_CLOCK"
+DEVICE_CLOCK, GENERATION = "DEVICE_CLOCK", "GENERATION"
 ARRIVAL = "ARRIVAL"
 """Instant made from Horovod's rank ticks: the coordinator saw that rank's request for the tensor."""
 
@@ -292,6 +295,12 @@ INSTANT_WORDS = (
         "the GPU's clock was read beside this host's; `error_ns` bounds the GPU's spans since the last such instant",
         ("device", "error_ns", "drift_ppb"),
     ),
+    InstantWord(
+        GENERATION,
+        "generation",
+        "an elastic job goes on with these ranks, each under the number of its worker",
+        ("generation", "ranks", "first_step", "first_batch"),
+    ),
 )
 
 
@@ -337,6 +346,10 @@ ARGUMENT_WORDS = (
     ),
     ArgumentWord("device", "number", "GPU, by its number among those that the process sees"),
     ArgumentWord("drift_ppb", "ns/s", "how much faster than the host's clock the GPU's ran"),
+    ArgumentWord("generation", "number", "set of ranks of an elastic job, from 1"),
+    ArgumentWord("ranks", "list of ranks", "all of a generation, by their rank in it"),
+    ArgumentWord("first_step", "number", "step with which a generation begins"),
+    ArgumentWord("first_batch", "number", "its batches have greater numbers, those before it have not"),
 )
 
 
@@ -355,7 +368,8 @@ FILE_WORDS = (
     FileWord(
         layout.RUN_FILE,
         "launcher or rank 0",
-        "name, command, times, status, size, hosts, config, knobs, versions, labels, failure, failed_starts",
+        "name, command, times, status, size, hosts, config, knobs, versions, labels, failure, failed_starts, "
+        "generations",
     ),
     FileWord(f"{layout.MACHINE_FOLDER}/{_RANK_0}.json", "each rank", "host, cpu, cores, memory, kernel, python, pid"),
     FileWord(f"{layout.TIMELINE_FOLDER}/{_RANK_0}.json", "each rank", "that rank's part of the timeline"),

@@ -92,7 +92,8 @@ class TunerExtension:
     def on_close(self) -> None:
         """Record an unfinished search with what was learned."""
         if not self._closed:
-            self._sessions.interrupt("training ended")
+            on = self._session.tracks.going_on
+            self._sessions.interrupt("the job goes on with other ranks" if on else "training ended")
             self._write(self._sessions.take_records())
         self._close()
 
@@ -148,7 +149,7 @@ def open_tuner(session: Session) -> TunerExtension | None:
         _say(f"nothing is tuned, since the journal cannot be kept: {error}")
         return None
     space = space_of(config, session.knobs, surroundings(session))
-    journal = Journal(layout.tuning_journal(run), config.autotune_log)
+    journal = Journal(layout.tuning_journal(run), config.autotune_log, csv_goes_on=bool(session.tracks.earlier_jobs))
     storage = study_options(config, str(layout.tuning_study(run)))
     setup, options = Setup(space, describe_job(session, space), storage), online_options(config, session.size)
 

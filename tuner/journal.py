@@ -6,6 +6,7 @@ none.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -36,21 +37,24 @@ class Journal:
 
     Args:
         path: The journal, appended to; None = none is kept. Folders are made.
-        csv: Horovod's log, written anew; None = none. Its score is the payload in bytes a microsecond of step time.
+        csv: Horovod's log; None = none. Its score is the payload in bytes a microsecond of step time.
+
+        csv_goes_on: Whether the log is appended to, as by an elastic job's later sessions; else it is written anew.
 
     Raises:
         RingtuneError: A file cannot be written.
     """
 
-    def __init__(self, path: Path | None, csv: Path | None = None) -> None:
+    def __init__(self, path: Path | None, csv: Path | None = None, *, csv_goes_on: bool = False) -> None:
         self._lines = _open(path, "ab", private=True)
         try:
-            self._csv = _open(csv, "wb")
+            self._csv = _open(csv, "ab" if csv_goes_on else "wb")
         except RingtuneError:
             self.close()
             raise
         self._scores: dict[Knobs, float] = {}
-        self._append("_csv", CSV_HEADER.encode() + b"\n")
+        if self._csv is not None and not os.fstat(self._csv.fileno()).st_size:
+            self._append("_csv", CSV_HEADER.encode() + b"\n")
 
     def write(self, records: Iterable[Record]) -> None:
         """Append records, stamped with the present time."""

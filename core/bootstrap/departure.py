@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from typing import Any
+
+from ringtune import native
+from ringtune.bootstrap.placement import Placement
+from ringtune.errors import PeerLost, ShutDown
 
 _MESSAGE_LENGTH = 400
 """Longest part of an error's message that is sent to the other ranks, in characters."""
+
+
+def key_of_loss(job: str, rank: int) -> str:
+    """Key under which a rank tells its launcher that it fails because it has lost another one, and how."""
+    return f"{job}/lost/{rank}"
+
+
+def tell_of_loss(placement: Placement, store: Any) -> None:
+    """Tell `ringtune run` that this process fails because it has lost another rank, so that it names that one.
+
+    Args:
+        placement: Of this process.
+        store: Client of the launcher's store, None for a job of one.
+    """
+    error = getattr(sys, "last_value", None)
+    if not isinstance(error, (PeerLost, ShutDown)) or placement.launcher != "ringtune" or store is None:
+        return
+    with suppress(native.error_class()):  # the launcher may be gone
+        store.set(key_of_loss(placement.job, placement.rank), _one_line(error).encode())
 
 
 def departure(*, at_exit: bool) -> tuple[str, bool]:

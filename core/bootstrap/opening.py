@@ -103,6 +103,7 @@ def _find_placement(config: Config, environ: Mapping[str, str]) -> Placement:
         launcher="ringtune",
         job=config.job or "",
         generation=found.generation,
+        timeline=found.timeline,
     )
 
 
@@ -148,6 +149,8 @@ def runtime_options(config: Config, placement: Placement, address: tuple[str, in
     options.store_host, options.store_port = address
     options.secret = config.secret or ""
     options.job = job
+    if (at := placement.timeline) is not None:
+        options.set_generation(placement.generation, placement.job, at.ranks, at.first_step, at.first_batch, *at.clock)
     options.bind_address = config.own_address or interfaces.outward_address(address[0]) or ""
     options.transport = TRANSPORTS.index(config.transport)
     options.sockets_per_peer, options.tcp_congestion = config.sockets_per_peer, config.tcp_congestion

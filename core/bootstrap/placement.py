@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ringtune.bootstrap import launcher_traces
 from ringtune.bootstrap.launchers import LAUNCHERS, Task, find_task, half_a_pair
 from ringtune.config import Config, parse_address
+from ringtune.elastic.job_timeline import JobTimeline
 from ringtune.errors import ConfigError
 
 
@@ -32,6 +33,7 @@ class Placement:
         job: Name of the job as far as the launcher gives one, else empty.
         generation: Number of the set of ranks in an elastic job; None in a job with fixed ranks.
         hosts: Number of hosts of the job as the launcher said; None if it did not.
+        timeline: The place of an elastic job's set of ranks in the job's timeline; None in a job with fixed ranks.
     """
 
     rank: int = 0
@@ -44,6 +46,12 @@ class Placement:
     job: str = ""
     generation: int | None = None
     hosts: int | None = None
+    timeline: JobTimeline | None = None
+
+    @property
+    def track(self) -> int:
+        """This process's number in timeline and run folder: its rank, in an elastic job that of its worker."""
+        return self.rank if self.timeline is None else self.timeline.ranks[self.rank]
 
     @property
     def several_hosts(self) -> bool:

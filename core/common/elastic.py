@@ -258,13 +258,14 @@ def _joined_at_once(reset: Callable[[], None]) -> bool:
     Returns:
         Whether the first time sufficed; else there may be new ranks, which have no state.
     """
-    for number in range(_MEETINGS):
-        try:
-            reset()
-            return number == 0
-        except HorovodInternalError:
-            if not notification_manager.active or number == _MEETINGS - 1:
-                raise
+    with membership.going_on():
+        for number in range(_MEETINGS):
+            try:
+                reset()
+                return number == 0
+            except HorovodInternalError:
+                if not notification_manager.active or number == _MEETINGS - 1:
+                    raise
     return False
 
 

@@ -5,9 +5,11 @@ A *worker* is one process, a *generation* one set of ranks. Each worker counts h
 ===========================  =========  ==========================================================================
 key                          writer     value
 ===========================  =========  ==========================================================================
-``ready/<worker>/<count>``   worker     ``1``: it waits for its rank in the next generation
+``ready/<worker>/<count>``   worker     JSON: it waits for its rank in the next generation; how far it is in the
+                                        timeline (`Continuation.came`), or ``[]``
 ``news``                     worker     counter, one up for every ``ready``
-``place/<worker>/<count>``   launcher   JSON: ``{"generation", "rank", "size", "environ"}``, ``{"leave": reason}``
+``place/<worker>/<count>``   launcher   JSON: ``{"generation", "rank", "size", "environ", "timeline"}`` (`JobTimeline`),
+                                        or ``{"leave": reason}``
 ``notice``                   launcher   JSON: ``{"number", "result"}``, the latest change of hosts; there from the start
 ``gone/<worker>``            store      ``1``: the worker's connection ended: its process did, or its host is cut off
 ===========================  =========  ==========================================================================

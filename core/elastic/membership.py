@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ import orjson
 from ringtune import native
 from ringtune.config import Config
 from ringtune.elastic import keys
+from ringtune.elastic.job_timeline import JobTimeline
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import ConfigError, Timeout
 
@@ -32,11 +34,13 @@ class Assignment:
         rank: Rank in it.
         size: Number of ranks in it.
         environ: What torchrun would tell this rank (``RANK``, ``MASTER_PORT`` ...).
+        timeline: Its place in the timeline of the job.
     """
 
     generation: int
     rank: int
     size: int
+    timeline: JobTimeline
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,6 +64,10 @@ class Membership:
         job: Name of the job.
         worker: Number of this process in the job.
         store: Client of the launcher's store.
+
+    Attributes:
+        progress: How far this process was in the timeline when it left the last generation, for `Continuation.came`.
+        going_on: Whether the session that closes is followed by one of the next generation.
     """
 
     def __init__(self, job: str, worker: int, store: Any) -> None:
@@ -70,6 +78,8 @@ class Membership:
         self._assignment: Assignment | None = None
         self._seen = 0
         self._looked = 0.0
+        self.progress: tuple[int, ...] = ()
+        self.going_on = False
 
     @property
     def assignment(self) -> Assignment | None:
@@ -81,34 +91,35 @@ class Membership:
 
         Raises:
             Timeout: The launcher found not enough ranks in time.
-            RingtuneError: The launcher has gone.
-            SystemExit: The job goes on without this worker.
+            SystemExit: The job goes on without this worker, or it has lost the launcher.
         """
         self._count += 1
-        with native.translated():
-            self._store.set(keys.ready(self._job, self._worker, self._count), b"1")
+        wait_ns = _DECIDED_AFTER * timeout_ns + _DECIDED_NS
+        try:
+            self._store.set(keys.ready(self._job, self._worker, self._count), orjson.dumps(self.progress))
             self._store.add(keys.news(self._job), 1)
-            try:
-                wait_ns = _DECIDED_AFTER * timeout_ns + _DECIDED_NS
-                text = self._store.get(keys.assignment(self._job, self._worker, self._count), wait_ns)
-            except native.error_class() as error:
-                if type(error).__name__ != "Timeout":
-                    raise
-                raise Timeout(
-                    f"worker {self._worker}: the launcher gave no rank within {wait_ns / 1e9:g} s "
-                    "(RINGTUNE_ELASTIC_TIMEOUT): too few ranks are left, or one of them does not come"
-                ) from None
+            text = self._store.get(keys.assignment(self._job, self._worker, self._count), wait_ns)
+        except native.error_class() as error:
+            if type(error).__name__ != "Timeout":
+                raise self._leave(f"it is cut off from the launcher ({error})", 1) from None
+            raise Timeout(
+                f"worker {self._worker}: the launcher gave no rank within {wait_ns / 1e9:g} s "
+                "(RINGTUNE_ELASTIC_TIMEOUT): too few ranks are left, or one of them does not come"
+            ) from None
         answer = orjson.loads(text)
         if "leave" in answer:
-            print(f"ringtune: worker {self._worker} leaves the job: {answer['leave']}", file=sys.stderr, flush=True)
-            raise SystemExit(0)
-        self._assignment = Assignment(**answer)
+            raise self._leave(answer["leave"], 0)
+        self._assignment = Assignment(**{**answer, "timeline": JobTimeline.from_dict(answer["timeline"])})
         # The launcher has formed this generation with all earlier notices in mind.
         self._seen = self._latest().number
         return self._assignment
 
     def take_notice(self) -> Notice | None:
-        """Return news that have not been taken yet; only rank 0 looks, at most twice a second."""
+        """Return news that have not been taken yet; only rank 0 looks, at most twice a second.
+
+        Raises:
+            SystemExit: This worker has lost the launcher.
+        """
         now = time.monotonic()
         if self._assignment is None or self._assignment.rank != 0 or now - self._looked < _LOOK_EVERY_S:
             return None
@@ -119,9 +130,15 @@ class Membership:
         self._seen = notice.number
         return notice
 
+    def _leave(self, why: str, exit_code: int) -> SystemExit:
+        print(f"ringtune: worker {self._worker} leaves the job: {why}", file=sys.stderr, flush=True)
+        return SystemExit(exit_code)
+
     def _latest(self) -> Notice:
-        with native.translated():
+        try:
             value = orjson.loads(self._store.get(keys.notice(self._job), 5_000_000_000))
+        except native.error_class() as error:
+            raise self._leave(f"it is cut off from the launcher ({error})", 1) from None
         return Notice(value["number"], HostUpdateResult(value["result"]))
 
 
@@ -136,6 +153,29 @@ _state = _Current()
 def current() -> Membership | None:
     """Return this process's membership, None in a job with fixed ranks (or before its first ``init()``)."""
     return _state.member
+
+
+def is_going_on() -> bool:
+    """Whether the session of an elastic job is closed to be followed by one of the next generation."""
+    return _state.member is not None and _state.member.going_on
+
+
+def note_progress(progress: tuple[int, int, int, int]) -> None:
+    """Keep how far a session has come in its job's timeline (`ringtune.runtime.Runtime.progress`) for the launcher."""
+    if _state.member is not None:
+        _state.member.progress = progress
+
+
+@contextlib.contextmanager
+def going_on() -> Iterator[None]:
+    """Within it, the session of an elastic job is closed to be followed by one of the next generation."""
+    if _state.member is not None:
+        _state.member.going_on = True
+    try:
+        yield
+    finally:
+        if _state.member is not None:
+            _state.member.going_on = False
 
 
 def join(config: Config) -> Membership:

@@ -22,6 +22,7 @@ import orjson
 
 from ringtune import native
 from ringtune.elastic import keys
+from ringtune.elastic.job_timeline import Continuation
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import UsageError
 from ringtune.launch import membership, remote
@@ -77,6 +78,7 @@ class ElasticSupervisor(Supervisor):
         self._job = job
         self._membership = Membership(limits)
         self._counts: dict[int, int] = {}
+        self._timeline = Continuation()
         self._started_workers: list[RankProcess] = []
         self._awaited: set[int] = set()
         self._gone: dict[int, float] = {}
@@ -112,8 +114,10 @@ class ElasticSupervisor(Supervisor):
         if news != self._news:
             self._news = news
             for worker in list(self._running):
-                if self._said_ready(worker):
+                if (progress := self._said_ready(worker)) is not None:
                     self._counts[worker] += 1
+                    if said := orjson.loads(progress):
+                        self._timeline.came(worker, said)
                     self._feed(functools.partial(self._membership.ready, worker))
         self._look_for_lost()
         self._feed(self._membership.tick)
@@ -122,21 +126,22 @@ class ElasticSupervisor(Supervisor):
         """Give up awaited workers whose hosts cannot be reached: ssh itself would notice that after half a minute."""
         now = time.monotonic()
         for worker in self._awaited & set(self._running):
-            if self._is_set(keys.gone(self._job.name, worker)) and now >= self._gone.setdefault(worker, now) + _GONE_S:
+            gone = self._value(keys.gone(self._job.name, worker)) is not None
+            if gone and now >= self._gone.setdefault(worker, now) + _GONE_S:
                 self._feed(functools.partial(self._membership.lost, worker))
         for worker, at in self._killed.items():
             if now >= at + ABANDON_S and worker in self._running:
                 self._running[worker].kill_rank_agent()
 
-    def _said_ready(self, worker: int) -> bool:
-        return self._is_set(keys.ready(self._job.name, worker, self._counts[worker] + 1))
+    def _said_ready(self, worker: int) -> bytes | None:
+        return self._value(keys.ready(self._job.name, worker, self._counts[worker] + 1))
 
-    def _is_set(self, key: str) -> bool:
+    def _value(self, key: str) -> bytes | None:
         try:
-            self._store.get(key, 0)
+            value: bytes = self._store.get(key, 0)
         except native.error_class():
-            return False
-        return True
+            return None
+        return value
 
     def _feed(self, event: Callable[[float], None]) -> None:
         event(time.monotonic())
@@ -211,9 +216,11 @@ class ElasticSupervisor(Supervisor):
     def _publish(self, action: membership.Publish) -> None:
         self._streams.say(f"generation {action.generation}: {len(action.workers)} ranks")
         given, size = self._options.environ, len(action.workers)
-        job, slots = self._as_fixed([self._running[worker].slot.host for worker in action.workers])
+        hosts = [self._running[worker].slot.host for worker in action.workers]
+        timeline = self._timeline.begin(action.workers, hosts).as_dict()
+        job, slots = self._as_fixed(hosts)
         for worker, slot in zip(action.workers, slots, strict=True):
-            place = {"generation": action.generation, "rank": slot.rank, "size": size}
+            place = {"generation": action.generation, "rank": slot.rank, "size": size, "timeline": timeline}
             self._assign(worker, {**place, "environ": as_torchrun(job, slot, given)})
 
     def _as_fixed(self, hosts: Sequence[str]) -> tuple[Job, list[Slot]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ringtune import native, runfolder
+from ringtune.bootstrap import departure
 from ringtune.bootstrap.interfaces import address_of, any_address, loopback
 from ringtune.bootstrap.rendezvous import bind_host
 from ringtune.config import Config
@@ -253,6 +254,13 @@ def _run(
         reason = f"rank {rank.rank} on {rank.slot.host} ended with code 0 and did not join the job"
         store.refuse_waiting(reason, f"{job.name}.", f"/{rank.rank}")
 
+    def lost_of(rank: int) -> str:
+        """Return what a rank said that it had lost of another one, before it failed."""
+        try:
+            return str(_client(job).get(departure.key_of_loss(job.name, rank), 0).decode())
+        except native.error_class():
+            return ""
+
     others = [slot.host for slot in slots if slot.host not in local]
     with _ended_in_the_end() as ranks:
         for slot in slots:
@@ -271,7 +279,7 @@ def _run(
             )
             rank_agent = remote.rank_agent_command() if here else remote.remote_rank_agent_command(slot.host, options)
             ranks.append(RankProcess(slot, rank_agent, order))
-        outcome = Supervisor(ranks, streams, options, store.refuse_waiting, ended_well).run()
+        outcome = Supervisor(ranks, streams, options, store.refuse_waiting, ended_well, lost_of).run()
     if outcome.failure is not None and not outcome.interrupted_by and len(slots) > 1:
         streams.say(f"the job failed: {outcome.failure}")
     return outcome

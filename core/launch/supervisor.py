@@ -43,15 +43,18 @@ class Failure:
         host: Its host.
         exit_code: Its exit code, 128 + number after a signal.
         after_s: Seconds from the start of the job.
+        lost: What it had lost of another rank before, in words; empty: nothing that is known.
     """
 
     rank: int
     host: str
     exit_code: int
     after_s: float
+    lost: str = ""
 
     def __str__(self) -> str:
-        return f"rank {self.rank} on {self.host} {how_ended(self.exit_code)}, {self.after_s:.1f} s after the start"
+        why = f", since it had lost another rank: {self.lost}" if self.lost else ""
+        return f"rank {self.rank} on {self.host} {how_ended(self.exit_code)}, {self.after_s:.1f} s after the start{why}"
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,9 @@ class Supervisor:
         streams: Where their output goes.
         options: The job.
         on_failure: Told of the first failure, in words, at once.
+        on_end: Told of ranks that end with 0 while others run.
+        lost_of: Returns what a rank that has failed had lost of another one; empty: nothing. Such a rank is no first
+            failure where another one turns out to be.
     """
 
     def __init__(
@@ -96,8 +102,10 @@ class Supervisor:
         options: LaunchOptions,
         on_failure: Callable[[str], None] | None = None,
         on_end: Callable[[RankProcess], None] | None = None,
+        lost_of: Callable[[int], str] | None = None,
     ) -> None:
-        self._on_failure, self._on_end_well = on_failure, on_end
+        self._on_failure, self._on_end_well, self._lost_of = on_failure, on_end, lost_of
+        self._followed: Failure | None = None
         self._say_alone_at: float | None = None
         self._running: dict[int, RankProcess] = {}
         self._streams = streams
@@ -202,19 +210,34 @@ class Supervisor:
     def _judge(self, rank: RankProcess, code: int) -> None:
         """Decide what the end of a rank means for the others: here the first failure ends them all."""
         if code != 0 and self._failure is None:
-            self._failure = self._failure_of(rank, code)
-            if self._on_failure is not None:
-                self._on_failure(str(self._failure))  # ranks that wait for this one in init() need not wait on
-            self._after_failure()
+            self._failed(self._failure_of(rank, code))
         elif code == 0 and self._failure is None and not self._interrupted_by and self._running:
             if self._on_end_well is not None:
                 self._on_end_well(rank)
             self._say_alone_at = time.monotonic() + WAITING_S
             for one in self._running.values():
                 one.end_if_stopped(WAITING_S)
+        if self._followed is not None and self._failure is None and not self._running:
+            self._name(self._followed)
+
+    def _failed(self, failure: Failure) -> None:
+        """Name the first failure. One that followed from a lost rank waits for that one until the grace ends."""
+        if failure.lost and self._running:
+            self._followed = self._followed or failure
+            if self._terminate_at is None and not self._interrupted_by:
+                self._terminate_at = time.monotonic() + self._options.failure_grace_s
+            return
+        self._name(failure)
+
+    def _name(self, failure: Failure) -> None:
+        self._failure = failure
+        if self._on_failure is not None:
+            self._on_failure(str(failure))  # ranks that wait for this one in init() need not wait on
+        self._after_failure()
 
     def _failure_of(self, rank: RankProcess, code: int) -> Failure:
-        return Failure(rank.rank, rank.slot.host, code, time.monotonic() - self._started)
+        lost = self._lost_of(rank.rank) if self._lost_of is not None else ""
+        return Failure(rank.rank, rank.slot.host, code, time.monotonic() - self._started, lost)
 
     def _after_failure(self) -> None:
         if self._interrupted_by:
@@ -222,7 +245,7 @@ class Supervisor:
         others = ", ending the others" if self._running else ""
         self._streams.say(f"{self._failure}{others}")
         # The survivors notice the loss and report it first; SIGTERM follows after the grace time.
-        self._terminate_at = time.monotonic() + self._options.failure_grace_s
+        self._terminate_at = self._terminate_at or time.monotonic() + self._options.failure_grace_s
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGTSTP:
@@ -250,6 +273,9 @@ class Supervisor:
             self._say_who_runs()
         if self._terminate_at is not None and now >= self._terminate_at:
             self._terminate_at = None
+            if self._failure is None and self._followed is not None:
+                self._name(self._followed)
+                self._terminate_at = None
             self._send(signal.SIGTERM)
             self._send(signal.SIGCONT)  # a stopped rank would not handle the signal
             self._kill_at = min(now + self._options.kill_grace_s, self._kill_at or float("inf"))

@@ -91,11 +91,11 @@ class Meters:
         Raises:
             RingtuneError: It cannot be written.
         """
-        self._step_log = StepLog(run, self._session.rank)
+        self._step_log = StepLog(run, self._session.tracks.own)
         if self._session.config.sample_ns:
             from ringtune.meters.sample_log import SampleLog
 
-            self._sampling().add(SampleLog(run, self._session.rank))
+            self._sampling().add(SampleLog(run, self._session.tracks.own))
         self._log_stacks(run)
 
     def _log_stacks(self, run: Path) -> None:
@@ -104,7 +104,7 @@ class Meters:
 
         config, traffic = self._session.config, self._session.traffic
         try:
-            self._stacks = StackLog(run, self._session.rank, config.stall_warning_ns, traffic)
+            self._stacks = StackLog(run, self._session.tracks.own, config.stall_warning_ns, traffic)
         except RingtuneError as error:
             self._warn(f"where this rank stands is not noted: {error}")
             return

@@ -149,6 +149,18 @@ void add_options(nb::module_& module) {
             if (value < 0 || value > 2) throw InvalidArgument("transport must be 0 (auto), 1 (shm) or 2 (tcp)");
             o.transport = static_cast<TransportChoice>(value);
           })
+      .def(
+          "set_generation",
+          [](RuntimeOptions& o, std::uint32_t number, const std::string& job, const std::vector<int>& ranks,
+             std::uint32_t first_step, std::uint32_t first_batch, std::int64_t clock_offset_ns,
+             std::int64_t clock_error_ns) {
+            o.generation = {number, job, ranks, first_step, first_batch, clock_offset_ns, clock_error_ns};
+          },
+          nb::arg("number"), nb::arg("job"), nb::arg("ranks"), nb::arg("first_step") = 0, nb::arg("first_batch") = 0,
+          nb::arg("clock_offset_ns") = 0, nb::arg("clock_error_ns") = 0,
+          "Of an elastic job: under which numbers its ranks, steps and batches stand in the timeline. A negative "
+          "error: "
+          "rank 0's clock is not known against the timeline's.")
       .def_rw("tcp_congestion", &RuntimeOptions::tcp_congestion)
       .def_rw("sockets_per_peer", &RuntimeOptions::sockets_per_peer)
       .def_rw("connect_timeout_ns", &RuntimeOptions::connect_timeout_ns)
@@ -235,9 +247,18 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
       .def(
           "start_timeline",
           [](Runtime& self, const std::string& path, bool mark_cycles, bool pieces, bool gzip,
-             std::uint64_t rotate_bytes) { self.start_timeline({path, mark_cycles, pieces, gzip, rotate_bytes}); },
+             std::uint64_t rotate_bytes, std::uint32_t first_file) {
+            self.start_timeline({path, mark_cycles, pieces, gzip, rotate_bytes, first_file});
+          },
           nb::arg("path"), nb::arg("mark_cycles") = false, nb::arg("pieces") = false, nb::arg("gzip") = false,
-          nb::arg("rotate_bytes") = 0, nb::call_guard<nb::gil_scoped_release>())
+          nb::arg("rotate_bytes") = 0, nb::arg("first_file") = 0, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro(
+          "progress",
+          [](const Runtime& self) {
+            const GenerationProgress found = self.progress();
+            return std::tuple(found.step, found.batch, found.clock_offset_ns, found.clock_error_ns);
+          },
+          "Step and last batch in the job's timeline, that clock minus this one and the error (-1: not known).")
       .def("stop_timeline", &Runtime::stop_timeline, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("recording", [](Runtime& self) { return self.tracer().recording(); })
       .def("record_range", &Runtime::record_range, nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"))

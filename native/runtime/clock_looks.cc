@@ -13,8 +13,8 @@ constexpr std::int64_t kClockIntervalNs = 10'000'000'000;  // of looks that nobo
 
 }  // namespace
 
-ClockLooks::ClockLooks(Fabric& fabric, ControlPlane* control, Tracer& tracer)
-    : control_(control), tracer_(tracer), rank_(fabric.rank()) {
+ClockLooks::ClockLooks(Fabric& fabric, ControlPlane* control, Tracer& tracer, EngineStatus& status)
+    : control_(control), tracer_(tracer), status_(status), rank_(fabric.rank()) {
   const std::vector<std::string> hosts = fabric.hosts();
   shares_clock_ = hosts.at(static_cast<std::size_t>(rank_)) == hosts.front();
 }
@@ -61,10 +61,13 @@ void ClockLooks::look_again() {
 
 void ClockLooks::record(const ClockSample& sample) {
   last_ns_ = now_ns();
-  if (tracer_.recording()) {
+  const Generation& generation = tracer_.generation();
+  if (generation.clock_error_ns >= 0) {
+    const std::int64_t offset_ns = sample.offset_ns + generation.clock_offset_ns;
+    const std::int64_t error_ns = sample.error_ns + generation.clock_error_ns;
+    status_.set_clock(offset_ns, error_ns);
     tracer_.event("CLOCK", "clock", sample.at_ns,
-                  "{\"offset_ns\":" + std::to_string(sample.offset_ns) +
-                      ",\"error_ns\":" + std::to_string(sample.error_ns) + "}");
+                  "{\"offset_ns\":" + std::to_string(offset_ns) + ",\"error_ns\":" + std::to_string(error_ns) + "}");
   }
   recorded_.store(wanted_, std::memory_order_release);
   futex_wake(recorded_, kFutexWakeAll, FutexScope::kPrivate);

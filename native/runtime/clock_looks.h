@@ -9,15 +9,16 @@
 #include "control/messages.h"
 #include "runtime/clock_sync.h"
 #include "runtime/control_plane.h"
+#include "runtime/engine_status.h"
 #include "trace/tracer.h"
 
 namespace ringtune {
 
-/// Borrows the fabric, the control links and the tracer. For the driving thread but where said.
+/// Borrows the fabric, the control links, the tracer and the status. For the driving thread but where said.
 class ClockLooks {
  public:
   /// `control`: null in a job of one.
-  ClockLooks(Fabric& fabric, ControlPlane* control, Tracer& tracer);
+  ClockLooks(Fabric& fabric, ControlPlane* control, Tracer& tracer, EngineStatus& status);
 
   /// So many have been asked for by now (Mailbox): begins one, if these are more than before.
   void wanted(std::uint32_t looks);
@@ -36,6 +37,7 @@ class ClockLooks {
 
   ControlPlane* control_;
   Tracer& tracer_;
+  EngineStatus& status_;
   const int rank_;
   bool shares_clock_;  // same host as rank 0
   ClockSync sync_;

@@ -67,7 +67,8 @@ void Completions::decided(const std::string& name, std::int64_t number) {
   operation->number = number;
   in_flight_bytes_ -= operation->prepared->bytes;
   if (tracer_.recording() && operation->request().kind == CollectiveKind::kJoin) {
-    tracer_.event("JOIN", "join", now_ns(), "{\"last_rank\":" + std::to_string(number) + "}");
+    tracer_.event("JOIN", "join", now_ns(),
+                  "{\"last_rank\":" + std::to_string(tracer_.generation().track(static_cast<int>(number))) + "}");
   }
   tickets_.finish({&operation, 1}, nullptr);
 }

@@ -75,6 +75,15 @@ void record_knobs(const EngineStatus& status, Tracer& tracer) {
       "{\"knobs_version\":" + std::to_string(status.knobs_version()) + "," + json_members(status.knobs()) + "}");
 }
 
+void record_generation(const Generation& generation, Tracer& tracer) {
+  std::string tracks;
+  for (const int track : generation.tracks) tracks += (tracks.empty() ? "" : ",") + std::to_string(track);
+  tracer.event("GENERATION", "generation", now_ns(),
+               "{\"generation\":" + std::to_string(generation.number) + ",\"ranks\":[" + tracks +
+                   "],\"first_step\":" + std::to_string(generation.first_step) +
+                   ",\"first_batch\":" + std::to_string(generation.first_batch) + "}");
+}
+
 Engine::Engine(const EngineOptions& options, const EngineParts& parts)
     : options_(completed(options, parts.fabric)),
       parts_(parts),
@@ -87,7 +96,7 @@ Engine::Engine(const EngineOptions& options, const EngineParts& parts)
       schedule_({parts.fabric, control_.get(), negotiator_, sets_, executor_, completions_, stall_reporter_,
                  parts.counters, parts.status},
                 {options.negotiator.stall, options.idle_timeout_ns}),
-      clock_looks_(parts.fabric, control_.get(), parts.tracer) {
+      clock_looks_(parts.fabric, control_.get(), parts.tracer, parts.status) {
   Communicator& world = sets_.communicator(0);
   (void)world.ring();  // a rank that cannot be reached is found out now, not in the first collective
   (void)world.shm_group();
@@ -233,6 +242,7 @@ void Engine::perform(std::span<const Action> actions) {
 void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> batch) {
   if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
   schedule_.drain();
+  parts_.status.ran(action.batch_id);
   const BatchContext context{sets_.communicator(action.process_set),
                              action.batch_id,
                              parts_.status.knobs_version(),

@@ -115,5 +115,7 @@ class Engine {
 [[nodiscard]] std::string own_name(const Fabric& fabric);
 /// Records the present knobs as a KNOBS event.
 void record_knobs(const EngineStatus& status, Tracer& tracer);
+/// Records the ranks of an elastic job's generation as a GENERATION event.
+void record_generation(const Generation& generation, Tracer& tracer);
 
 }  // namespace ringtune

@@ -7,6 +7,7 @@
 
 #include "control/messages.h"
 #include "fusion/knobs.h"
+#include "trace/tracer.h"
 
 namespace ringtune {
 
@@ -14,7 +15,8 @@ namespace ringtune {
 /// who reads them, but where it is said.
 class EngineStatus {
  public:
-  explicit EngineStatus(const Knobs& knobs) : knobs_(knobs) {}
+  EngineStatus(const Knobs& knobs, const Generation& generation)
+      : knobs_(knobs), first_batch_(generation.first_batch), step_(generation.first_step) {}
 
   [[nodiscard]] Knobs knobs() const {
     const std::lock_guard lock(mutex_);
@@ -28,6 +30,12 @@ class EngineStatus {
   }
   /// The step that goes into the spans.
   [[nodiscard]] std::uint32_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
+  /// How far this rank has come in its job's timeline, without the step. Asked when nothing runs any more.
+  [[nodiscard]] GenerationProgress progress() const noexcept {
+    return {.batch = last_batch_.load(std::memory_order_relaxed),
+            .clock_offset_ns = clock_offset_ns_.load(std::memory_order_relaxed),
+            .clock_error_ns = clock_error_ns_.load(std::memory_order_relaxed)};
+  }
   /// Whether this rank follows a schedule.
   [[nodiscard]] bool in_schedule() const noexcept { return in_schedule_.load(std::memory_order_relaxed); }
   /// Whether a caller is blocked. The driving thread reads it in every cycle; a nudge orders it for one that sleeps.
@@ -51,6 +59,15 @@ class EngineStatus {
     const std::lock_guard lock(mutex_);
     world_step_ = report;
   }
+  void ran(std::uint32_t batch) noexcept {
+    const std::uint32_t number = (batch & ~kScheduleBatches) + first_batch_;
+    if (number > last_batch_.load(std::memory_order_relaxed)) last_batch_.store(number, std::memory_order_relaxed);
+  }
+  /// The clock of the job's timeline minus this host's.
+  void set_clock(std::int64_t offset_ns, std::int64_t error_ns) noexcept {
+    clock_offset_ns_.store(offset_ns, std::memory_order_relaxed);
+    clock_error_ns_.store(error_ns, std::memory_order_relaxed);
+  }
   void set_in_schedule(bool in_schedule) noexcept { in_schedule_.store(in_schedule, std::memory_order_relaxed); }
 
  private:
@@ -58,6 +75,10 @@ class EngineStatus {
   Knobs knobs_;
   StepReport world_step_;
   std::atomic<std::uint32_t> knobs_version_{0};
+  const std::uint32_t first_batch_;
+  std::atomic<std::uint32_t> last_batch_{0};
+  std::atomic<std::int64_t> clock_offset_ns_{0};
+  std::atomic<std::int64_t> clock_error_ns_{-1};
   std::atomic<std::uint32_t> step_{0};
   std::atomic<bool> in_schedule_{false};
   std::atomic<bool> marks_cycles_{false};

@@ -257,8 +257,11 @@ void Runtime::start_timeline(const TimelineOptions& timeline) {
     throw InvalidArgument("the timeline is already being recorded; stop it before starting another");
   }
   const auto rank_index = static_cast<std::size_t>(rank());
-  const PartHeader header{rank(), size(), impl_->hosts[rank_index], impl_->options.job};
+  const Generation& generation = impl_->options.generation;
+  const PartHeader header{generation.track(rank()), size(), impl_->hosts[rank_index],
+                          generation.number > 0 ? generation.job : impl_->options.job};
   ChromeOptions files{timeline.path, timeline.gzip, timeline.rotate_bytes, impl_->next_timeline_file};
+  if (*files.next_file < timeline.first_file) *files.next_file = timeline.first_file;
   impl_->status.mark_cycles(timeline.mark_cycles);
   impl_->engine->record_pieces(timeline.pieces);
   impl_->tracer.now_in(impl_->step, knobs_version());
@@ -266,6 +269,7 @@ void Runtime::start_timeline(const TimelineOptions& timeline) {
   (void)impl_->mailbox.request_look();
   impl_->driver->nudge();
   record_knobs(impl_->status, impl_->tracer);
+  if (generation.number > 0) record_generation(generation, impl_->tracer);
 }
 
 void Runtime::stop_timeline() {
@@ -279,6 +283,12 @@ void Runtime::stop_timeline() {
 }
 
 Tracer& Runtime::tracer() noexcept { return impl_->tracer; }
+
+GenerationProgress Runtime::progress() const noexcept {
+  GenerationProgress found = impl_->status.progress();
+  found.step = impl_->step;
+  return found;
+}
 
 bool Runtime::uses_nccl() const { return own().data_paths.uses_nccl(); }
 

@@ -53,6 +53,7 @@ struct RuntimeOptions {
   std::vector<std::string> nccl_libraries;         // where to look for NCCL (NcclLibrary::open); none: there is none
   KernelsForGpu gpu_kernels;                       // none: there are no kernels
   std::size_t ring_buffer_bytes = 32 << 20;        // of a process set on the GPU; larger tensors go in parts
+  Generation generation;                           // of an elastic job; alike on all ranks
 };
 
 /// What is recorded, and where to.
@@ -62,6 +63,7 @@ struct TimelineOptions {
   bool pieces = false;             // full detail: the pieces of every batch
   bool gzip = false;               // ".gz" is added to the path
   std::uint64_t rotate_bytes = 0;  // a larger file is followed by another one; 0 = never
+  std::uint32_t first_file = 0;    // number of the first file, where earlier runtimes have written some of this rank
 };
 
 /// Where a rank stands among the hosts of the job.
@@ -188,6 +190,8 @@ class Runtime {
   void start_timeline(const TimelineOptions& timeline);
   void stop_timeline();  // may wait a fraction of a second for a last look at rank 0's clock
   [[nodiscard]] Tracer& tracer() noexcept;
+  /// How far this rank has come in its job's timeline.
+  [[nodiscard]] GenerationProgress progress() const noexcept;
   void record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns);
   /// A span of a collective that another library has carried; step and version of the knobs are filled in here. The
   /// statistics count it too: what was communicated, and what a caller waited. Any thread.

@@ -102,9 +102,9 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, c
     : options(given),
       start_by(Deadline::after(given.connect_timeout_ns)),
       store(made ? nullptr : connect_store(given, start_by)),
-      tracer(job == nullptr ? Tracer() : Tracer(*job, std::move(group))),
+      tracer(job == nullptr ? Tracer({.generation = given.generation}) : Tracer(*job, std::move(group))),
       queries(given.rank),
-      status(given.knobs),
+      status(given.knobs, given.generation),
       data_paths({given.gpu_data_path, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
                   given.connect_timeout_ns}),
       host_staged(given.cuda_driver, host_data_path(), data_paths) {
@@ -132,6 +132,7 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, c
     driver->leave(Deadline::after(0));
     throw;
   }
+  step = given.generation.first_step;
   step_begin_ns = now_ns();
 }
 

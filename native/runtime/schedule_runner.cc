@@ -38,6 +38,7 @@ void ScheduleRunner::post(const RoundAction& round, std::int64_t now_ns) {
   batch_.clear();
   for (const Tag tag : parts_.negotiator.round_batch()) batch_.push_back(reinterpret_cast<OperationPtr>(tag));
   id_ = round.batch_id;
+  parts_.status.ran(id_);
   since_ns_ = reported_ns_ = now_ns;
   token_.store(round.token, std::memory_order_relaxed);
   const BatchContext context = this->context();

@@ -191,12 +191,20 @@ void StallReporter::report_elsewhere(Task& task) {
   }
   if (answers.front()) return answer(task, rest_as_ranks(ByteReader(*answers.front())));
   for (StalledTensor& tensor : stall.tensors) tensor.missing = {0};
-  if (!stall.quiet) {
+  if (!stall.quiet && !left_to_another(stall)) {
     RankStates states(hosts_.size());
     states[static_cast<std::size_t>(fabric_.rank())] = state_of_this_rank(false);
     tell(stall, states);
   }
   answer(task, {0});
+}
+
+/// Without rank 0 the ranks cannot agree on who reports. All of a round come with the same complaint: the first of them
+/// reports at once, the others only if they wait on, for the first may be silent too.
+bool StallReporter::left_to_another(const Stall& stall) {
+  const auto first = std::find_if(stall.members.begin(), stall.members.end(), [](int rank) { return rank != 0; });
+  if (stall.round == 0 || first == stall.members.end() || *first == fabric_.rank()) return false;
+  return std::exchange(left_round_, stall.round) != stall.round;
 }
 
 RankStates StallReporter::ask_all(const std::vector<int>& stacks_of) {
@@ -228,7 +236,7 @@ void StallReporter::tell(const Stall& stall, const RankStates& states) {
   for (const StalledTensor& tensor : stall.tensors) {
     std::string args = "{\"tensor\":" + json_quote(tensor.name) + ",\"missing\":[";
     for (std::size_t i = 0; i < tensor.missing.size(); ++i) {
-      args += (i > 0 ? "," : "") + std::to_string(tensor.missing[i]);
+      args += (i > 0 ? "," : "") + std::to_string(tracer_.generation().track(tensor.missing[i]));
     }
     tracer_.event("STALL", "stall", now_ns(), args + "],\"age_ns\":" + std::to_string(tensor.age_ns) + "}");
   }

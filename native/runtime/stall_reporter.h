@@ -55,6 +55,7 @@ class StallReporter {
   void report_as_rank_zero(Task& task);
   [[nodiscard]] RankStates states_for(const Stall& stall);
   void report_elsewhere(Task& task);
+  [[nodiscard]] bool left_to_another(const Stall& stall);
   [[nodiscard]] RankStates ask_all(const std::vector<int>& stacks_of);
   [[nodiscard]] RankState state_of_this_rank(bool with_stack) const;
   [[nodiscard]] bool reported_knot(const RankStates& states);
@@ -72,7 +73,8 @@ class StallReporter {
   RankStates last_states_;        // in that round
   std::int64_t last_states_ns_ = 0;
   std::int64_t last_report_ns_ = 0;
-  std::uint64_t last_knot_ = 0;  // digest of the tensors of ranks that wait for one another
+  std::uint64_t left_round_ = 0;  // whose stall another rank was left to report
+  std::uint64_t last_knot_ = 0;   // digest of the tensors of ranks that wait for one another
   std::int64_t last_knot_ns_ = 0;
 
   std::mutex mutex_;  // guards what follows

@@ -13,7 +13,8 @@
 namespace ringtune {
 
 struct Tracer::Impl {
-  explicit Impl(std::size_t ring_spans) : rings(ring_spans) {}
+  explicit Impl(const TracerOptions& options) : generation(options.generation), rings(options.ring_spans) {}
+  const Generation generation;
   std::atomic<bool> recording{false};
   std::atomic<std::uint32_t> step{0};
   std::atomic<std::uint32_t> knobs_version{0};
@@ -27,8 +28,7 @@ struct Tracer::Impl {
   std::vector<std::unique_ptr<TraceWriter>> writers;
 };
 
-Tracer::Tracer(TracerOptions options)
-    : impl_(std::make_shared<Impl>(options.ring_spans)), recording_(&impl_->recording) {
+Tracer::Tracer(const TracerOptions& options) : impl_(std::make_shared<Impl>(options)), recording_(&impl_->recording) {
   RINGTUNE_CHECK(std::has_single_bit(options.ring_spans) && options.ring_spans >= 4, "ring of ", options.ring_spans,
                  " spans: a power of two from 4 on is needed");
 }
@@ -74,11 +74,15 @@ std::uint32_t Tracer::intern(std::string_view name) {
 
 std::uint32_t Tracer::oldest_name() const noexcept { return impl_->names.oldest(); }
 
+const Generation& Tracer::generation() const noexcept { return impl_->generation; }
+
 TensorLists& Tracer::tensor_lists() noexcept { return impl_->lists; }
 
 void Tracer::record(const Span& span) noexcept { record(std::span(&span, 1)); }
 
-void Tracer::record(std::span<const Span> spans) noexcept { push(group_ == nullptr ? spans : translated(spans)); }
+void Tracer::record(std::span<const Span> spans) noexcept {
+  push(group_ == nullptr && generation().number <= 1 ? spans : translated(spans));
+}
 
 namespace {
 
@@ -95,22 +99,35 @@ constexpr std::uint32_t first_batch(std::uint32_t group) {
 }  // namespace
 
 std::span<const Span> Tracer::translated(std::span<const Span> spans) const {
-  thread_local std::vector<Span> as_of_job;
-  as_of_job.assign(spans.begin(), spans.end());
-  for (Span& span : as_of_job) {
+  thread_local std::vector<Span> as_recorded;
+  as_recorded.assign(spans.begin(), spans.end());
+  for (Span& span : as_recorded) {
     if (span.stage == Stage::kWords) continue;
-    if (span.batch_id != 0 && span.stage != Stage::kCounter) {
-      const std::uint32_t of_schedule = span.batch_id >> 31U;  // which are numbered apart from the others
-      const std::uint32_t batch = (span.batch_id + first_batch(group_->number)) & 0x7ffffU;
-      span.batch_id = kGroupBatches | (group_->number & 0x1ffU) << 20U | of_schedule << 19U | batch;
-    }
-    span.process_set = group_->number;
-    span.step = impl_->step.load(std::memory_order_relaxed);
-    span.knobs_version = static_cast<std::uint16_t>(impl_->knobs_version.load(std::memory_order_relaxed));
-    const auto peer = static_cast<std::size_t>(span.peer);
-    if (span.stage == Stage::kAwait && peer < group_->members.size()) span.peer = group_->members[peer];
+    if (group_ != nullptr) as_of_job(span);
+    as_of_generation(span);
   }
-  return as_of_job;
+  return as_recorded;
+}
+
+void Tracer::as_of_job(Span& span) const {
+  if (span.batch_id != 0 && span.stage != Stage::kCounter) {
+    const std::uint32_t of_schedule = span.batch_id >> 31U;  // which are numbered apart from the others
+    const std::uint32_t first = first_batch(group_->number) + generation().first_batch;
+    const std::uint32_t batch = (span.batch_id + first) & 0x7ffffU;
+    span.batch_id = kGroupBatches | (group_->number & 0x1ffU) << 20U | of_schedule << 19U | batch;
+  }
+  span.process_set = group_->number;
+  span.step = impl_->step.load(std::memory_order_relaxed);
+  span.knobs_version = static_cast<std::uint16_t>(impl_->knobs_version.load(std::memory_order_relaxed));
+  const auto peer = static_cast<std::size_t>(span.peer);
+  if (span.stage == Stage::kAwait && peer < group_->members.size()) span.peer = group_->members[peer];
+}
+
+void Tracer::as_of_generation(Span& span) const noexcept {
+  const std::uint32_t batch = span.batch_id & ~kScheduleBatches;
+  // Batches of groups and of other libraries have numbers of their own.
+  if (batch != 0 && batch < kGroupBatches && span.stage != Stage::kCounter) span.batch_id += generation().first_batch;
+  if (span.stage == Stage::kAwait) span.peer = generation().track(span.peer);
 }
 
 void Tracer::push(std::span<const Span> spans) noexcept {

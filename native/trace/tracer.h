@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trace/batch_slots.h"
+#include "trace/generation.h"
 #include "trace/sink.h"
 #include "trace/span.h"
 
@@ -18,6 +19,7 @@ namespace ringtune {
 
 struct TracerOptions {
   std::size_t ring_spans = 1 << 16;  // per recording thread, power of two
+  Generation generation = {};        // of an elastic job: spans are recorded as they stand in its timeline
 };
 
 /// Some ranks of a job that have a runtime of their own beside that of all ranks, and how their spans stand in its
@@ -31,13 +33,15 @@ struct TraceGroup {
 /// Batches of groups have numbers from here on, which end below those of
 /// `ringtune.timeline.vocabulary.FOREIGN_BATCHES`.
 inline constexpr std::uint32_t kGroupBatches = 1U << 29;
+/// The bit in the numbers of a step schedule's batches.
+inline constexpr std::uint32_t kScheduleBatches = 1U << 31;
 
 /// Thread-safe; owns the rings, the writer thread and, while recording, the sink. `record` never blocks and never
 /// allocates after the thread's first call. A sink that throws loses what it held and is tried again: the reason is
 /// logged once, what was lost counts as dropped, and stop() throws TraceIo. In a forked child the tracer is inert.
 class Tracer {
  public:
-  explicit Tracer(TracerOptions options = {});
+  explicit Tracer(const TracerOptions& options = {});
   /// Records the spans of a group into what `job` records, whose steps they belong to. Neither starts nor stops a
   /// recording; events are left out, since their ranks, clocks and knobs are the group's own. May outlive `job`.
   Tracer(const Tracer& job, TraceGroup group);
@@ -51,6 +55,8 @@ class Tracer {
   void stop();
   [[nodiscard]] bool recording() const noexcept { return recording_->load(std::memory_order_relaxed); }
   [[nodiscard]] bool of_group() const noexcept { return group_ != nullptr; }
+  /// Ranks in the arguments of events are to be given as they stand in the timeline (Generation::track).
+  [[nodiscard]] const Generation& generation() const noexcept;
   /// To which step and version of the knobs the spans of groups belong from now on.
   void now_in(std::uint32_t step, std::uint32_t knobs_version) noexcept;
 
@@ -75,6 +81,8 @@ class Tracer {
   struct Impl;
   void push(std::span<const Span> spans) noexcept;
   [[nodiscard]] std::span<const Span> translated(std::span<const Span> spans) const;
+  void as_of_job(Span& span) const;
+  void as_of_generation(Span& span) const noexcept;
 
   std::shared_ptr<Impl> impl_;
   std::atomic<bool>* recording_;  // in impl_

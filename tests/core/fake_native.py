@@ -243,6 +243,8 @@ class FakeRuntime:
     def open_operations(self) -> int:
         return len(self.held)
 
+    progress = (0, 0, 0, -1)
+
     def start_timeline(self, path: str, **how: object) -> None:
         self.timelines.append({"path": path, **how})
         Path(path).write_text("[]", encoding="utf-8")

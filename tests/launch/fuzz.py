@@ -1,8 +1,8 @@
 """Nonsense for every port that a running job listens at, and what it does to the job.
 
 ``python -m tests.launch.fuzz --seconds 600`` starts ranks over TCP with metrics, finds all ports at which the launcher
-and the ranks listen (store; links, control and liveness of each rank; metrics), and lets a process of its own open
-connections there for half of the time, in turn with quiet times of the same length. Sums must stay right, a step take
+and the ranks listen (store; links, control and liveness of each rank; metrics), starts the probe of a host beside them,
+and lets a process of its own open connections there for half of the time, in turn with quiet times of the same length. Sums must stay right, a step take
 no more than a fifth longer than in quiet times, and no process grow by more than 64 MiB.
 """
 
@@ -24,9 +24,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import psutil
 
+from ringtune.launch import host_probe
 from tests.launch.conftest import DRIVER
 from tests.ports import free_port
 
@@ -116,9 +118,9 @@ def run(seconds: float, seed: int) -> Found:
     found, rng = Found(), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="fuzz") as name:
         folder = Path(name)
-        with _job(folder) as launcher:
+        with _job(folder) as launcher, _probe() as (probe, told):
             ranks = [psutil.Process(int(_content(folder / f"pid-{rank}", launcher))) for rank in range(RANKS)]
-            processes = [psutil.Process(launcher.pid), *ranks]
+            processes = [psutil.Process(launcher.pid), psutil.Process(probe.pid), *ranks]
             found.ports = listening(processes)
             rounds: list[tuple[float, float, bool]] = []
             before = [process.memory_info().rss for process in processes]
@@ -141,6 +143,9 @@ def run(seconds: float, seed: int) -> Found:
                     found.growth = max(found.growth, *grown)
             (folder / "stop").touch()
             said, _ = launcher.communicate(timeout=120)
+            answer, _ = probe.communicate(json.dumps([["127.0.0.1", told["port"], told["token"]]]) + "\n", timeout=120)
+            if json.loads(answer) != ["127.0.0.1"]:
+                found.wrong.append(f"the probe of a host says {answer!r}")
         _judge(found, folder, launcher.returncode, said, rounds)
     return found
 
@@ -160,6 +165,18 @@ def _job(folder: Path) -> Iterator[subprocess.Popen[str]]:
             yield launcher
         finally:
             launcher.kill()
+
+
+@contextlib.contextmanager
+def _probe() -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """What runs on each host before its ranks, and its first line."""
+    command = [sys.executable, "-I", "-S", host_probe.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as probe:
+        try:
+            assert probe.stdout is not None
+            yield probe, json.loads(probe.stdout.readline())
+        finally:
+            probe.kill()
 
 
 def _content(file: Path, launcher: subprocess.Popen[str]) -> str:
@@ -190,8 +207,8 @@ def _judge(found: Found, folder: Path, code: int, said: str, rounds: Sequence[tu
         found.wrong.append(f"a step took {found.fuzzed_s * 1e3:.1f} ms instead of {found.quiet_s * 1e3:.1f}")
     if found.growth > MOST_GROWTH:
         found.wrong.append(f"a process grew by {found.growth >> 20} MiB")
-    if len(found.ports) < RANKS + 2:
-        found.wrong.append(f"only {len(found.ports)} ports were found: store, metrics and one a rank are expected")
+    if len(found.ports) < RANKS + 3:
+        found.wrong.append(f"only {len(found.ports)} ports: store, metrics, probe and one a rank are expected")
     if "Traceback" in said:
         found.wrong.append(f"a traceback: {said[-4000:]}")
 

@@ -56,13 +56,19 @@ train(hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0))
 
 
 def train(
-    jobs: Jobs, event: str, batches: int, *flags: str, compression: str = "none", **variables: str
+    jobs: Jobs,
+    event: str,
+    batches: int,
+    *flags: str,
+    compression: str = "none",
+    run: str = "--no-run-dir",
+    **variables: str,
 ) -> tuple[int, list[list[int]], list[list[int]], str]:
     """Run the training script; return exit code, what `begin` and `end` lines say, and the launcher's words."""
     text = textwrap.dedent(event).strip().replace("\n", "\n    ")
     script = jobs.folder / "train.py"
     script.write_text(TRAIN.replace("EVENT", text).replace("COMPRESSION", compression), encoding="utf-8")
-    command = ("--no-run-dir", *flags, sys.executable, str(script), str(jobs.folder), str(batches))
+    command = (run, *flags, sys.executable, str(script), str(jobs.folder), str(batches))
     result = jobs.run(*command, environ=variables)
     said = {
         word: [json.loads(line.split(f"{word} ")[1]) for line in result.stdout.splitlines() if f" {word} " in line]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from ringtune import layout
+from ringtune.bootstrap.placement import Placement
+from ringtune.elastic.tracks import Tracks
 from ringtune.timeline.extension import TimelineExtension, merge_after_run, open_timeline
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.runs import upload
@@ -46,11 +48,15 @@ class MemoryStore:
             return self.values[key]
 
 
+def fixed(rank: int, hosts: list[str]) -> Tracks:
+    """The tracks of a job with fixed ranks."""
+    return Tracks(Placement(rank=rank, size=len(hosts)), hosts)
+
+
 @dataclass
 class FakeSession:
     rank: int
-    size: int
-    hosts: list[str]
+    tracks: Tracks
     run_folder: Path | None
     timeline_file: Path | None = None
     store: MemoryStore | None = None
@@ -72,7 +78,7 @@ class FakeJob:
         plan = self.job.schedule
         hosts = [plan.host(other) for other in range(plan.ranks)]
         named = self.root / "trace.json"
-        return FakeSession(rank, plan.ranks, hosts, self.folder(rank), named, self.store)
+        return FakeSession(rank, fixed(rank, hosts), self.folder(rank), named, self.store)
 
     def record(self) -> None:
         written = self.job.write(self.root / "all")
@@ -162,12 +168,12 @@ def test_an_output_that_cannot_be_written_is_one_line(four: FakeJob, capsys: pyt
 
 def test_without_a_recording_nothing_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder in (None, tmp_path):
-        extension = open_timeline(FakeSession(0, 1, ["a"], folder))
+        extension = open_timeline(FakeSession(0, fixed(0, ["a"]), folder))
         extension.on_step(None)
         extension.on_close()
         extension.after_close()
     store = MemoryStore()
-    open_timeline(FakeSession(1, 2, ["a", "b"], tmp_path, store=store)).after_close()
+    open_timeline(FakeSession(1, fixed(1, ["a", "b"]), tmp_path, store=store)).after_close()
     assert store.values == {"job-1/part/1": b"none"}
     assert capsys.readouterr().err == ""
     assert list(tmp_path.iterdir()) == []
@@ -176,7 +182,7 @@ def test_without_a_recording_nothing_happens(tmp_path: Path, capsys: pytest.Capt
 def test_a_job_of_one_needs_no_store(tmp_path: Path) -> None:
     job = generate(Schedule(ranks=1))
     job.write(layout.timeline_parts(tmp_path))
-    TimelineExtension(FakeSession(0, 1, ["host-a"], tmp_path)).after_close()
+    TimelineExtension(FakeSession(0, fixed(0, ["host-a"]), tmp_path)).after_close()
     assert rows(read(layout.timeline_file(tmp_path)).spans) == rows(truth_table(job))
 
 

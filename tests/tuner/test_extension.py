@@ -11,7 +11,10 @@ import orjson
 import pytest
 
 from ringtune import layout
+from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config
+from ringtune.elastic.job_timeline import JobTimeline
+from ringtune.elastic.tracks import Tracks
 from ringtune.errors import InvalidArgument
 from ringtune.knobs import Knobs
 from ringtune.tuner import extension
@@ -40,6 +43,7 @@ class FakeSession:
 
     rank, size = 0, 2
     hosts: tuple[str, ...] = ("here", "here")
+    tracks = Tracks(Placement(rank=0, size=2), hosts)
 
     def __init__(self, folder: Path, **environ: str) -> None:
         self.config = Config.from_environ({"RINGTUNE_AUTOTUNE": "1", "RINGTUNE_AUTOTUNE_SEED": "1", **environ})
@@ -142,9 +146,13 @@ def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     assert first.run.knobs_version == result["knobs_version"]
     assert "ringtune autotune: improved: fusion" in capsys.readouterr().err
     assert csv.read_text().startswith("hierarchical_allreduce,")
+    rows = len(csv.read_text().splitlines())
     assert layout.tuning_study(tmp_path / "one").is_file()
 
-    second = FakeSession(tmp_path / "two", RINGTUNE_AUTOTUNE_MAX_TRIALS="3")
+    # As in the next generation of an elastic job: the search goes on with what is stored, the log with its rows.
+    second = FakeSession(tmp_path / "two", RINGTUNE_AUTOTUNE_LOG=str(csv), RINGTUNE_AUTOTUNE_MAX_TRIALS="3")
+    place = Placement(rank=0, size=2, job="job", generation=2, timeline=JobTimeline((1, 2), hosts={1: "a", 2: "a"}))
+    second.tracks = Tracks(place, second.hosts)
     tuner = opened(second)
     train(second, tuner)
     start, note, default, stored, end = journal(tmp_path / "two")
@@ -152,6 +160,8 @@ def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     assert (default["trial"], default["source"]) == (0, "default")
     assert (stored["trial"], stored["source"], stored["knobs"]) == (1, "confirm", result["knobs"])
     assert (end["decision"], end["knobs"], end["trials"]) == ("improved", result["knobs"], 2)
+    lines = csv.read_text().splitlines()
+    assert len(lines) > rows and [line.startswith("hierarchical_allreduce,") for line in lines].count(True) == 1
     assert "the stored result still holds: " in capsys.readouterr().err
 
     larger = FakeSession(tmp_path / "three", RINGTUNE_AUTOTUNE_MAX_TRIALS="2")

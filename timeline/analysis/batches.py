@@ -20,7 +20,7 @@ from ringtune.timeline.analysis.arrivals import ClockErrors
 from ringtune.timeline.analysis.intervals import difference, union
 from ringtune.timeline.analysis.staged import device_clock_errors, waiting
 from ringtune.timeline.spans import UNKNOWN, Codes, Ints, Mask, SpanTable, Trace
-from ringtune.timeline.vocabulary import RING_PREFIX, Stage
+from ringtune.timeline.vocabulary import FOREIGN_BATCHES, GENERATION, GROUP_BATCHES, RING_PREFIX, Stage
 
 MISSING = -(2**62)
 
@@ -147,7 +147,7 @@ def batch_table(trace: Trace) -> BatchTable:
     (out,) = _of_stage(spans, Stage.COPY_OUT, about, "end_ns")
     done = np.maximum(out, end)
     unheard = submit == MISSING
-    members = _members(runs.process_sets()[first], begin != MISSING)
+    members = _members(runs.process_sets()[first], begin != MISSING) & _there(trace, ids, ranks)
     awaited_peer, peer_wait_ns = _awaited_peers(spans, about, begin, members)
     (ready,) = _of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns")
     (copied,) = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")  # one span where it is packed on a GPU
@@ -190,6 +190,19 @@ def _members(sets: Ints, recorded: Mask) -> Mask:
     found = np.ones_like(recorded)
     for number in np.unique(sets[sets != 0]):
         found[sets == number] = recorded[sets == number].any(axis=0)
+    return found
+
+
+def _there(trace: Trace, ids: Ints, ranks: Codes) -> Mask:
+    """Which ranks an elastic job had when each batch ran; all of a job with fixed ranks."""
+    found = np.ones((len(ids), len(ranks)), dtype=np.bool_)
+    # Batches of step schedules have numbers of their own, counted on in the same way; those of groups do not say when.
+    number = np.where(ids >= FOREIGN_BATCHES.stop, ids - FOREIGN_BATCHES.stop, ids)
+    dated = number < GROUP_BATCHES
+    for instant in sorted(trace.instants_named(GENERATION), key=lambda one: one.args.get("first_batch", 0)):
+        at, there = instant.args.get("first_batch"), instant.args.get("ranks")
+        if isinstance(at, int) and isinstance(there, list):
+            found[dated & (number > at)] = np.isin(ranks, there)
     return found
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,11 +79,11 @@ class Collection:
         self._job = job
         self._limits = limits
 
-    def states(self, size: int) -> dict[int, str]:
-        """Wait until every rank but 0 has reported what it has; silent ranks are missing from the answer."""
+    def states(self, ranks: Iterable[int]) -> dict[int, str]:
+        """Wait until these ranks have reported what they have; silent ones are missing from the answer."""
         deadline = time.monotonic_ns() + self._limits.report_ns
         states = {}
-        for rank in range(1, size):
+        for rank in ranks:
             # A rank that died says nothing: whatever the store raises then, its part may still lie on the disk.
             with suppress(Exception):
                 states[rank] = self._store.get(_key(self._job, rank), _left(deadline)).decode("ascii", "replace")

@@ -116,6 +116,26 @@ TEST(StallReporter, ARoundIsReportedOnceForTheWholeJob) {
       << said;
 }
 
+TEST(StallReporter, WithoutRankZeroOneRankReportsUnlessTheOthersWaitOn) {
+  ReportingJob job(4);
+  job[0].stop();
+  for (const std::size_t reports : {1, 3}) {
+    testing::internal::CaptureStderr();
+    for (const std::size_t rank : {1, 2, 3}) {
+      Stall stall = stall_in_round(5, {0});
+      stall.members = {0, 1, 2, 3};
+      job[rank].report(std::move(stall));
+    }
+    std::vector<std::thread> asking;
+    for (const std::size_t rank : {1, 2, 3}) {
+      asking.emplace_back([&job, rank] { (void)job[rank].who_is_missing(stall_in_round(5, {0})); });
+    }
+    for (std::thread& one : asking) one.join();
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(count_of("stalled: ", said), reports) << said;
+  }
+}
+
 TEST(StallReporter, RanksThatWaitForOneAnotherAreReportedOnceIfAllAreBlocked) {
   ReportingJob job(3);
   Stall knot;
