@@ -1,6 +1,6 @@
 """Recording this rank's part of the timeline: which steps, in what detail, into which files.
 
-A recording is one file or, where it is cut by size, several: ``rank-00003.json``, ``rank-00003.1.json`` ... A later
+A recording is one file or, where it is cut by size, several: ``rank-00003.spans``, ``rank-00003.1.spans`` ... A later
 recording of the same session goes on counting, so that none overwrites another.
 """
 
@@ -33,8 +33,10 @@ class Recorder(Protocol):
     def ensure_run_folder(self) -> Path:
         """Make the run folder."""
 
-    def start_part(self, path: str, *, mark_cycles: bool, pieces: bool, gzip: bool, rotate_bytes: int) -> None:
-        """Record into a file."""
+    def start_part(
+        self, path: str, *, mark_cycles: bool, pieces: bool, gzip: bool, rotate_bytes: int, shown: str
+    ) -> None:
+        """Record into a file, and into another one that can be looked at meanwhile."""
 
     def stop_part(self) -> None:
         """Record no longer."""
@@ -82,17 +84,22 @@ class Recording:
         make_private(part.parent)
         if not self._cleared:
             self._clear(part)
+        self.file = Path(path).absolute() if path is not None else layout.timeline_file(run)
+        target = live_timeline.target(run, self.file) if session.rank == 0 and path is not None else None
+        if config.timeline_gzip:
+            target = None
         session.start_part(
             str(part),
             mark_cycles=mark_cycles,
             pieces=config.timeline_detail == FULL,
             gzip=config.timeline_gzip,
             rotate_bytes=config.timeline_rotate_bytes,
+            shown="" if target is None else str(live_timeline.fresh(run)),
         )
-        self.file = Path(path).absolute() if path is not None else layout.timeline_file(run)
         if session.rank == 0 and path is not None:
             runfolder.update(run, labels={"timeline": str(self.file)})
-            self._link = live_timeline.show(part.parent, layout.rank_stem(session.rank), self.file)
+        if target is not None:
+            self._link = live_timeline.show(run, target)
 
     def stop(self) -> None:
         """Stop; the part is complete then. Spans lost to a full disk give a warning and no error."""

@@ -169,14 +169,23 @@ class Session(Tickets):
 
     @translated
     def start_part(
-        self, path: str, *, mark_cycles: bool = False, pieces: bool = False, gzip: bool = False, rotate_bytes: int = 0
+        self,
+        path: str,
+        *,
+        mark_cycles: bool = False,
+        pieces: bool = False,
+        gzip: bool = False,
+        rotate_bytes: int = 0,
+        shown: str = "",
     ) -> None:
-        """Record this rank's part into a file that nobody merges.
+        """Record this rank's part into a file that nobody merges, and as a Chrome trace into ``shown``, if given.
 
         Raises:
             TraceIoError: It cannot be written.
         """
-        self._runtime.start_timeline(path, mark_cycles=mark_cycles, pieces=pieces, gzip=gzip, rotate_bytes=rotate_bytes)
+        self._runtime.start_timeline(
+            path, mark_cycles=mark_cycles, pieces=pieces, gzip=gzip, rotate_bytes=rotate_bytes, shown=shown
+        )
 
     @translated
     def stop_part(self) -> None:

@@ -248,11 +248,13 @@ void Runtime::start_timeline(const TimelineOptions& timeline) {
   }
   const auto rank_index = static_cast<std::size_t>(rank());
   const PartHeader header{rank(), size(), impl_->hosts[rank_index], impl_->options.job};
-  ChromeOptions files{timeline.path, timeline.gzip, timeline.rotate_bytes, impl_->next_timeline_file};
+  PartOptions files{timeline.path, timeline.gzip, timeline.rotate_bytes, impl_->next_timeline_file};
+  std::unique_ptr<Sink> sink = make_record_sink(std::move(files), header);
+  if (!timeline.shown.empty()) sink = make_tee_sink(std::move(sink), make_chrome_sink(timeline.shown, header));
   impl_->engine->mark_cycles(timeline.mark_cycles);
   impl_->engine->record_pieces(timeline.pieces);
   impl_->tracer.now_in(impl_->step, knobs_version());
-  impl_->tracer.start(make_chrome_sink(std::move(files), header));
+  impl_->tracer.start(std::move(sink));
   impl_->engine->look_at_clock();
   impl_->engine->record_knobs();
 }

@@ -62,6 +62,7 @@ struct TimelineOptions {
   bool pieces = false;             // full detail: the pieces of every batch
   bool gzip = false;               // ".gz" is added to the path
   std::uint64_t rotate_bytes = 0;  // a larger file is followed by another one; 0 = never
+  std::string shown{};             // a Chrome trace of this rank, for who looks while the job runs; empty: none
 };
 
 /// Where a rank stands among the hosts of the job.

@@ -22,6 +22,7 @@ from ringtune.timeline.vocabulary import Stage
 FLOAT32, SUM = 7, 1
 NAMES = ('plain "quoted"', "back\\slash", "ünï ✓\ttab", "last")
 STEPS, COUNT = 3, 1000
+SHOWN = "shown.json"
 
 RING = 1 << 16  # spans that wait for the writer
 BURST, STEPS_FROZEN = RING + 5_000, 20
@@ -42,6 +43,8 @@ def main() -> None:
         if options.dies and step == 1 and session.rank == 1:
             wait_for_a_step(session)
             os.kill(os.getpid(), signal.SIGKILL)
+    if session.rank == 0 and session.run_folder is not None:
+        os.link(layout.shown_file(session.run_folder), session.run_folder / SHOWN)  # the merge removes it
     ringtune.shutdown()
 
 
