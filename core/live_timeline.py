@@ -1,8 +1,8 @@
 """The file that the user named, while the job runs: rank 0's spans as a Chrome trace.
 
 Parts are records, but Horovod's users know a file of events that is there from `init` on, and grows. So rank 0 writes
-one beside its part, a complete array of events at any moment, of which the named file is a second name. The merge of all
-parts replaces it when the job ends.
+one beside its part, a complete array of events at any moment, of which the named file is a second name. The merge of
+all parts replaces it when the job ends.
 """
 
 from __future__ import annotations

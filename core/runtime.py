@@ -121,7 +121,12 @@ class Runtime(Protocol):
     @property
     def recording(self) -> bool: ...
     def start_timeline(
-        self, path: str, mark_cycles: bool = False, pieces: bool = False, gzip: bool = False, rotate_bytes: int = 0,
+        self,
+        path: str,
+        mark_cycles: bool = False,
+        pieces: bool = False,
+        gzip: bool = False,
+        rotate_bytes: int = 0,
         shown: str = "",
     ) -> None: ...
     def stop_timeline(self) -> None: ...

@@ -108,7 +108,7 @@ def read_tail(run: Path, path: Path, limit_bytes: int) -> tuple[bytes, bool]:
 
 
 def listing(run: Path, folder: Path, suffix: str | tuple[str, ...]) -> list[Path]:
-    """Return the files of a folder of the run with that suffix (or one of several), by name; empty when there is no such folder."""
+    """Return the files of a folder of the run with a suffix, by name; empty when there is no such folder."""
     try:
         if not _is_inside(folder, run):
             return []

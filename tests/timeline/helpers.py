@@ -113,11 +113,10 @@ def with_ranges(
 
 
 __all__ = [
-    "NEEDED",
-    "QUICK",
+    "ENGINES",
     "SKEWED",
     "TWO_HOSTS",
-    "can",
+    "Engine",
     "events_of",
     "four_ranks",
     "generate",

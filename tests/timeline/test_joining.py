@@ -166,9 +166,8 @@ def test_two_profiles_of_one_rank_at_the_same_time_are_refused(engine: Engine, t
     files = [kineto(tmp_path, 0), kineto(tmp_path, 0).rename(tmp_path / "again.json")]
     kineto(tmp_path, 0)
     said = r"again\.json and .*trace_rank0\.pt\.trace\.json are both taken for rank 0.*rank0\.json"
-    with pytest.raises(RingtuneError, match=said):
-        with writing_by(engine):
-            merge(files, tmp_path / "merged.json")
+    with pytest.raises(RingtuneError, match=said), writing_by(engine):
+        merge(files, tmp_path / "merged.json")
     assert not (tmp_path / "merged.json").exists()
 
 

@@ -24,7 +24,17 @@ from ringtune.timeline.spans import Instant, PartInfo
 from ringtune.timeline.synthetic.generate import HostClock, Schedule, generate
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.generated_run import generate_run
-from tests.timeline.helpers import ENGINES, Engine, events_of, four_ranks, make_spans, merged, rows, truth_table, writing_by
+from tests.timeline.helpers import (
+    ENGINES,
+    Engine,
+    events_of,
+    four_ranks,
+    make_spans,
+    merged,
+    rows,
+    truth_table,
+    writing_by,
+)
 
 
 @pytest.fixture(scope="module", params=ENGINES, autouse=True)

@@ -15,7 +15,17 @@ from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import Instant, PartInfo
 from ringtune.timeline.synthetic.generate import HostClock, Schedule, generate
 from ringtune.timeline.vocabulary import Stage
-from tests.timeline.helpers import ENGINES, SKEWED, TWO_HOSTS, Engine, events_of, four_ranks, make_spans, rows, writing_by
+from tests.timeline.helpers import (
+    ENGINES,
+    SKEWED,
+    TWO_HOSTS,
+    Engine,
+    events_of,
+    four_ranks,
+    make_spans,
+    rows,
+    writing_by,
+)
 from tests.timeline.json_parts import write_json_parts
 from tests.timeline.scenario import Scenario, simulate
 from tests.timeline.test_merge import check_structure
@@ -74,7 +84,9 @@ def test_arrows_and_marks_are_the_same(tmp_path: Path) -> None:
     write_part(tmp_path / "rank-00000.spans", PartInfo(rank=0, size=2), spans, [])
     runs = make_spans([(5, 8)], stage=Stage.COMMUNICATE, rank=1)
     write_part(tmp_path / "rank-00001.spans", PartInfo(rank=1, size=2), runs, [])
-    plain, native = (events_of(path) for path in both([tmp_path / f"rank-0000{rank}.spans" for rank in (0, 1)], tmp_path))
+    plain, native = (
+        events_of(path) for path in both([tmp_path / f"rank-0000{rank}.spans" for rank in (0, 1)], tmp_path)
+    )
     assert len([event for event in native if event["ph"] == "i"]) == 2 and native == plain
     job = generate(Schedule(ranks=3))
     plain, native = (events_of(path) for path in both(job.write(tmp_path / "parts"), tmp_path))

@@ -1,7 +1,7 @@
 """Merging: the parts of all ranks on one clock in one file that Perfetto and the analyses read.
 
-``merge`` is independent of the order of its inputs: equal parts give equal bytes. Memory holds the columns of all spans,
-about 65 bytes a span, and those of one part more.
+``merge`` is independent of the order of its inputs: equal parts give equal bytes. Memory holds the columns of all
+spans, about 65 bytes a span, and those of one part more.
 """
 
 from __future__ import annotations

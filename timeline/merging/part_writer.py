@@ -38,11 +38,10 @@ def write_part(path: Path, info: PartInfo, spans: SpanTable, instants: Sequence[
     looks = _Looks(spans, texts)
     rare = [event for instant in instants for event in _event(instant, texts)]
     with atomic_file(path) as file:
-        file.write(header.tobytes())
+        file.write(header.tobytes() + texts.fresh() + b"".join(rare))
         for start in range(0, len(spans), BLOCK_SPANS):
             block = _records(spans.take(slice(start, start + BLOCK_SPANS)), tensors, looks)
             file.write(texts.fresh() + block.tobytes())
-        file.write(texts.fresh() + b"".join(rare))
         if not info.truncated:
             file.write(_head(words.END, begin_ns=recorded, end_ns=info.dropped))
 
@@ -130,7 +129,15 @@ class _Looks:
                 process_set, peer = 0, -1
             same = words.facts_of(int(stage) | kind << 8, dtype | flags << 8, process_set, peer) == facts
             text = "" if same else self._spans.fact_texts[parts[2]]
-            self._known[code] = (kind, process_set, dtype, flags, peer, about_name, self._texts.number(text) if text else 0)
+            self._known[code] = (
+                kind,
+                process_set,
+                dtype,
+                flags,
+                peer,
+                about_name,
+                self._texts.number(text) if text else 0,
+            )
         return self._known[code]
 
     def _kind(self, stage: Stage, name: str) -> tuple[int, int]:

@@ -15,8 +15,8 @@ import orjson
 
 from ringtune.errors import TraceIoError
 from ringtune.output_file import output_file
-from ringtune.timeline.spans import Instant, PartInfo, SpanTable
-from ringtune.timeline.vocabulary import BUS_NAME, END_EVENT, FOREIGN_STAGES, FORMAT, PART_EVENT, Stage
+from ringtune.timeline.spans import Instant, SpanTable
+from ringtune.timeline.vocabulary import BUS_NAME, Stage
 
 Event = dict[str, Any]
 

@@ -74,7 +74,7 @@ class SpanBuilder:
         return self._joined(lambda column: [block[column] for block in self._blocks])
 
     def _joined(self, parts_of: Callable[[str], list[NDArray[Any]]]) -> SpanTable:
-        joined = {column: np.concatenate([np.empty(0, kind), *parts_of(column)]) for column, kind in COLUMN_TYPES.items()}
+        joined = {name: np.concatenate([np.empty(0, kind), *parts_of(name)]) for name, kind in COLUMN_TYPES.items()}
         return SpanTable(
             **joined,
             names=self._texts("names", self._names, str),

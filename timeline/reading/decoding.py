@@ -210,7 +210,7 @@ class RecordDecoder:
             inside = records[rows.ravel()].view(np.uint32).reshape(len(mine), slots, -1)[:, :, : words.WORD_BYTES // 4]
             numbers_of = inside.reshape(len(mine), -1)[:, : count + more].astype(np.int64)
             heads = records[mine]
-            sane = (np.abs(heads["begin_ns"] >> 1) < _LARGEST_NS >> 1) & (np.abs(heads["end_ns"] >> 1) < _LARGEST_NS >> 1)
+            sane = _sane(heads["begin_ns"]) & _sane(heads["end_ns"])
             if kind == words.BATCH:
                 sane &= numbers_of[:, 1] < _LARGEST_NS >> 32
             self.skipped += int(np.count_nonzero(~sane))
@@ -273,7 +273,7 @@ class RecordDecoder:
             cycles = stage == int(Stage.CYCLE)
             end[cycles] = begin[cycles]
         np.maximum(begin, end, out=end)  # a clock that went backwards
-        wrong = (begin < -_LARGEST_NS) | (end > _LARGEST_NS)
+        wrong = ~(_sane(begin) & _sane(end))
         if wrong.any():  # left out by the builder
             begin[wrong], end[wrong] = 1, 0
         return {
@@ -336,6 +336,11 @@ class _FactCodes:
         if not near.all():  # no job has so many ranks: damage
             result[~near] = self._spans.fact_code({})
         return result
+
+
+def _sane(moments: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which moments are of this century."""
+    return (moments > -_LARGEST_NS) & (moments < _LARGEST_NS)
 
 
 def _distinct(numbers: Ints, size: int) -> tuple[Ints, Ints]:

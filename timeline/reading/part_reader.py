@@ -104,6 +104,7 @@ class PartReader:
         self._inode: int | None = None
         self._unpacker: Any = zlib.decompressobj(_UNPACK_GZIP) if path.suffix == ".gz" else None
         self._rest = b""
+        self._torn = False
         self._header: np.void | None = None
         self._decoder: RecordDecoder | None = None
 
@@ -125,7 +126,7 @@ class PartReader:
     @property
     def torn(self) -> bool:
         """Whether the file has no end, or something that is not whole stands behind what was read."""
-        return self._decoder is None or self._decoder.end is None or bool(self._rest)
+        return self._decoder is None or self._decoder.end is None or self._torn
 
     def take(self) -> SpanTable:
         """Return the spans read since the last time."""
@@ -152,6 +153,11 @@ class PartReader:
                 self._decode(last=False)
         if last:
             self._decode(last=True)
+        self._torn = bool(self._rest)
+        if self._unpacker is None:
+            # Read again the next time: a full disk may have taken it back.
+            self._offset -= len(self._rest)
+            self._rest = b""
 
     def _file(self) -> BinaryIO:
         file = os.fdopen(self._opened(self.path), "rb")

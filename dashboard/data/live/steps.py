@@ -28,7 +28,7 @@ def steps_between(index: TimelineIndex, after: int, upto: int) -> Trace:
 
 
 def newest_steps(index: TimelineIndex, most_spans: int) -> Trace:
-    """Return the newest whole steps of all ranks, about so many spans of them at most; all spans where there are none."""
+    """Return the newest whole steps of all ranks, about so many spans of them at most; all where there are none."""
     last, lanes = last_step(index), _step_lanes(index)
     if not lanes or last < 0:
         return Trace(index.recorded(), index.instants, index.parts, "merged", "job")
