@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ringtune import layout
@@ -34,6 +35,8 @@ def load(source: PathLike | Sequence[PathLike]) -> Trace:
     parts = part_files(path)
     if merged is not None and not _say_the_same(merged, parts):
         return read(merged)
+    if merged is not None:
+        return replace(_joined(parts), path=merged)
     if not parts:
         raise RingtuneError(
             f"{path}: neither {layout.TIMELINE_FILE} nor {layout.TIMELINE_FOLDER}/rank-*.spans in it; "

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,8 @@ def main() -> None:
             wait_for_a_step(session)
             os.kill(os.getpid(), signal.SIGKILL)
     if session.rank == 0 and session.run_folder is not None:
-        os.link(layout.shown_file(session.run_folder), session.run_folder / SHOWN)  # the merge removes it
+        with suppress(OSError):  # the merge removes it; on another disk it is not asked for
+            os.link(layout.shown_file(session.run_folder), session.run_folder / SHOWN)
     ringtune.shutdown()
 
 

@@ -112,6 +112,10 @@ class RecordDecoder:
         """A text of the file; empty where there is none of that number."""
         return self._texts.get(number, "")
 
+    def knows(self, number: int) -> bool:
+        """Whether a text has come."""
+        return number in self._texts
+
     def decode(self, records: Records, *, last: bool = False) -> int:
         """Take records over; return how many were: the rest belongs together with what has not been read yet.
 
@@ -261,14 +265,16 @@ class RecordDecoder:
         step = records["step"].astype(np.int64)
         step[step == words.NO_STEP] = UNKNOWN
         knobs_version = records["knobs_version"].astype(np.int32)
+        batch = records["batch"].astype(np.int64)
         present = np.bincount(stage, minlength=Stage.COUNTER + 1)
         if present[Stage.RANGE]:
             ranges = stage == int(Stage.RANGE)
             name[ranges], tensor[ranges] = self._ranges(records["name"][ranges]), 0
         if present[Stage.COUNTER]:
             counters = stage == int(Stage.COUNTER)
-            step[counters], knobs_version[counters] = UNKNOWN, 0
+            tensor[counters], step[counters], knobs_version[counters] = 0, UNKNOWN, 0
             end[counters] = begin[counters]
+            batch[counters & (records["kind"] == 1)] = 0  # of a speed
         if present[Stage.CYCLE]:
             cycles = stage == int(Stage.CYCLE)
             end[cycles] = begin[cycles]
@@ -284,7 +290,7 @@ class RecordDecoder:
             "name": name,
             "tensor": tensor,
             "bytes": records["bytes"].astype(np.int64),
-            "batch": records["batch"].astype(np.int64),
+            "batch": batch,
             "step": step,
             "knobs_version": knobs_version,
             "facts": self._facts(halves, records["peer"]),

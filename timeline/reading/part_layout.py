@@ -149,6 +149,8 @@ def facts_of(stage_kind: int, type_flags: int, process_set: int, peer: int) -> d
     stage, algorithm = stage_kind & 255, stage_kind >> 12
     dtype, schedule, wire = type_flags & 255, type_flags >> 8 & 1, type_flags >> 9
     found: dict[str, str | int] = {}
+    if stage == Stage.COUNTER:
+        return found
     if stage == Stage.COMMUNICATE and algorithm in ALGORITHMS:
         found["algorithm"] = ALGORITHMS[algorithm]
     found |= {key: DTYPES[code] for key, code in (("dtype", dtype), ("wire", wire)) if code < len(DTYPES)}

@@ -218,6 +218,8 @@ class PartReader:
         """Return what the file says about itself; None before its header has come."""
         if self._header is None or self._decoder is None:
             return None
+        if not all(self._decoder.knows(int(self._header[text])) for text in ("host", "job")):
+            return None
         numbers = {name: int(self._header[name]) for name in ("rank", "size", "unix_ns", "monotonic_ns", "file")}
         end = self._decoder.end
         return PartInfo(
