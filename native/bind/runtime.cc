@@ -235,9 +235,8 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
       .def(
           "start_timeline",
           [](Runtime& self, const std::string& path, bool mark_cycles, bool pieces, bool gzip,
-             std::uint64_t rotate_bytes, const std::string& shown) {
-            self.start_timeline({path, mark_cycles, pieces, gzip, rotate_bytes, shown});
-          },
+             std::uint64_t rotate_bytes,
+             const std::string& shown) { self.start_timeline({path, mark_cycles, pieces, gzip, rotate_bytes, shown}); },
           nb::arg("path"), nb::arg("mark_cycles") = false, nb::arg("pieces") = false, nb::arg("gzip") = false,
           nb::arg("rotate_bytes") = 0, nb::arg("shown") = "", nb::call_guard<nb::gil_scoped_release>())
       .def("stop_timeline", &Runtime::stop_timeline, nb::call_guard<nb::gil_scoped_release>())

@@ -19,8 +19,8 @@ struct MergeTarget {
   std::int64_t end = 0;  // what is written goes on from here
 };
 
-/// Borrows file and columns. One caller at a time, which is blocked while there is work. Throws std::system_error when the
-/// file cannot be written; then it is of no further use.
+/// Borrows file and columns. One caller at a time, which is blocked while there is work. Throws std::system_error when
+/// the file cannot be written; then it is of no further use.
 class MergeWriter {
  public:
   /// `always_paired`: bits of the stages whose spans overlap by nature.

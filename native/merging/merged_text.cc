@@ -83,7 +83,8 @@ void MergedText::append_head(std::string& out, const SpanRow& row, char phase, s
 
 void MergedText::append_arguments(std::string& out, const SpanRow& row) const {
   out += ",\"args\":{";
-  if (const std::string& tensor = texts_.tensors[static_cast<std::size_t>(row.tensor)]; tensor.size() > 2) {  // longer than its two quotes
+  if (const std::string& tensor = texts_.tensors[static_cast<std::size_t>(row.tensor)];
+      tensor.size() > 2) {  // longer than its two quotes
     out += "\"tensor\":";
     out += tensor;
     out += ',';

@@ -20,8 +20,8 @@ struct Key {
 }  // namespace
 
 SpanRow SpanColumns::row(std::uint32_t at) const {
-  return {begin_ns[at], end_ns[at], bytes[at],  batch[at], step[at],  rank[at],
-          knobs_version[at], name[at], tensor[at], facts[at], stage[at], 0};
+  return {begin_ns[at],      end_ns[at], bytes[at],  batch[at], step[at],  rank[at],
+          knobs_version[at], name[at],   tensor[at], facts[at], stage[at], 0};
 }
 
 bool SpanColumns::stands_before(std::uint32_t a, std::uint32_t b) const {
@@ -48,8 +48,8 @@ void SpanOrder::sort_blocks(unsigned threads) {
   const auto sort_some = [&] {
     std::vector<Key> keys;
     for (std::size_t block = 0; (block = next.fetch_add(1)) < blocks;) {
-      const auto rows = std::span(rows_).subspan(block * kBlockRows,
-                                                 std::min(kBlockRows, rows_.size() - block * kBlockRows));
+      const auto rows =
+          std::span(rows_).subspan(block * kBlockRows, std::min(kBlockRows, rows_.size() - block * kBlockRows));
       keys.resize(rows.size());
       std::ranges::transform(rows, keys.begin(), [&](std::uint32_t row) { return Key{columns_.begin_ns[row], row}; });
       std::ranges::sort(keys, [&](const Key& a, const Key& b) {

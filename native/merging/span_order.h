@@ -40,7 +40,8 @@ struct SpanColumns {
 /// Sorts blocks of rows, then gives the rows of all of them in order. Four bytes a span. One thread at a time.
 class SpanOrder {
  public:
-  /// `always_paired`: bits of the stages whose spans overlap by nature. Sorts with so many threads, and blocks meanwhile.
+  /// `always_paired`: bits of the stages whose spans overlap by nature. Sorts with so many threads, and blocks
+  /// meanwhile.
   SpanOrder(SpanColumns columns, std::uint32_t always_paired, unsigned threads);
 
   /// The next spans, as many as there is room for; fewer at the end.

@@ -17,8 +17,8 @@ namespace ringtune {
 /// ordinary write is used: a SIGKILL between two of its pages can then leave the last bracket out, which readers
 /// accept. Some blanks are always kept behind the bracket: the last block goes there when the disk is full.
 ///
-/// Elements are collected into blocks. One thread. Throws TraceIo with path and reason; a block that cannot be written is
-/// lost, and the file is as it was before.
+/// Elements are collected into blocks. One thread. Throws TraceIo with path and reason; a block that cannot be written
+/// is lost, and the file is as it was before.
 class ArrayFile {
  public:
   /// Creates or truncates `path` and writes an empty array.

@@ -80,9 +80,8 @@ class ChromeSink : public Sink {
   }
 
   void write_metadata(std::string_view name, int tid, const std::string& args) {
-    file_.begin_element() += "{\"name\":" + json_quote(name) +
-                              ",\"ph\":\"M\",\"pid\":" + std::to_string(header_.rank) +
-                              ",\"tid\":" + std::to_string(tid) + ",\"args\":" + args + "}";
+    file_.begin_element() += "{\"name\":" + json_quote(name) + ",\"ph\":\"M\",\"pid\":" + std::to_string(header_.rank) +
+                             ",\"tid\":" + std::to_string(tid) + ",\"args\":" + args + "}";
   }
 
   void write_header() {

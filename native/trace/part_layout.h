@@ -1,6 +1,6 @@
-// What a part is made of on the disk: a header of 96 bytes and records of 48, all little-endian, appended only. A record
-// is a span (trace/span.h), or says something that later records need. A file is valid up to any byte: a record, or a
-// batch, that is not whole at its end counts as not written. timeline/README.md has the offsets.
+// What a part is made of on the disk: a header of 96 bytes and records of 48, all little-endian, appended only. A
+// record is a span (trace/span.h), or says something that later records need. A file is valid up to any byte: a record,
+// or a batch, that is not whole at its end counts as not written. timeline/README.md has the offsets.
 //
 // Texts stand between the spans, and not in a file of their own: a file that is followed, packed, rotated, sent or cut
 // off by a full disk then never names a text that another file does not have yet.

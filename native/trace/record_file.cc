@@ -11,8 +11,8 @@
 namespace ringtune {
 namespace {
 
-constexpr off_t kKeptBytes = 64 << 10;     // kept for the last block
-constexpr off_t kReservedAtOnce = 1 << 20;  // asking for room costs as much as writing a small block
+constexpr off_t kKeptBytes = 64 << 10;        // kept for the last block
+constexpr off_t kReservedAtOnce = 256 << 10;  // asking for room costs as much as writing a small block
 
 }  // namespace
 

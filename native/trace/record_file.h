@@ -35,8 +35,8 @@ class RecordFile {
   std::string path_;
   Fd fd_;
   std::unique_ptr<GzipStream> packer_;  // null: plain
-  std::string held_;  // packed, not written: what is packed later builds on it, so it is not given up
-  bool ended_ = false;  // what is appended after finish() is packed on its own
+  std::string held_;                    // packed, not written: what is packed later builds on it, so it is not given up
+  bool ended_ = false;                  // what is appended after finish() is packed on its own
   off_t end_ = 0;
   off_t reserved_ = 0;  // the disk has room up to here
   std::uint64_t appended_bytes_ = 0;

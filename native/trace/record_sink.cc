@@ -63,7 +63,8 @@ class RecordSink : public Sink {
  private:
   /// When it throws, the sink goes on as before.
   void open_next() {
-    const std::uint32_t number = options_.next_file->fetch_add(1, std::memory_order_relaxed);  // one recording at a time
+    const std::uint32_t number =
+        options_.next_file->fetch_add(1, std::memory_order_relaxed);  // one recording at a time
     const std::string path = part_path(options_, number);
     auto file = std::make_unique<RecordFile>(path, options_.gzip);
     const auto texts = std::exchange(next_text_, 1);

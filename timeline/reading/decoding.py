@@ -158,11 +158,10 @@ class RecordDecoder:
         for at in np.flatnonzero((kinds == words.TEXT) | (kinds == words.TENSORS)).tolist():
             self._learn(records, int(places[at]), int(kinds[at]), int(runs[at]))
         needed = self._needed(records, places, kinds)
-        taken = len(records)
-        if places[-1] == inside[-1] and runs[-1] < needed[-1]:
-            taken = taken if last else int(places[-1])
+        torn = bool(places[-1] == inside[-1] and runs[-1] < needed[-1])
+        taken = int(places[-1]) if torn and not last else len(records)
         whole = (runs >= needed) & (needed >= 0)
-        self.skipped += int(np.count_nonzero(~whole & (places < taken)))
+        self.skipped += int(np.count_nonzero(~whole)) - torn
         for kind in (words.BATCH, words.COPIES_IN, words.COPIES_OUT):
             chosen = whole & (kinds == kind)
             if chosen.any():

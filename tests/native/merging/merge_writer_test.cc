@@ -133,9 +133,8 @@ TEST(MergeWriter, ThreadsWriteWhatOneWritesInOrder) {
   std::vector<SpanRow> found(rows.size() + 1);
   found.resize(order.next(found));
   ASSERT_EQ(found.size(), rows.size());
-  EXPECT_TRUE(std::ranges::is_sorted(found, {}, [](const SpanRow& row) {
-    return std::tuple(row.begin_ns, row.rank, row.stage, -row.end_ns);
-  }));
+  EXPECT_TRUE(std::ranges::is_sorted(
+      found, {}, [](const SpanRow& row) { return std::tuple(row.begin_ns, row.rank, row.stage, -row.end_ns); }));
 }
 
 TEST(SpanOrder, PairsWhatDoesNotNest) {
@@ -157,8 +156,8 @@ TEST(SpanOrder, PairsWhatDoesNotNest) {
 
 TEST(MergeWriter, AFileThatCannotBeWrittenIsAnError) {
   const Table table(std::vector<SpanRow>(20'000, span(0, 1, Stage::kWait)));
-  MergeWriter writer({-1, 0}, table.columns(), MergedText({{"\"n\""}, {"\"\""}, {""}}, std::vector<std::string>(15, "s")),
-                     0);
+  MergeWriter writer({-1, 0}, table.columns(),
+                     MergedText({{"\"n\""}, {"\"\""}, {""}}, std::vector<std::string>(15, "s")), 0);
   EXPECT_THROW((void)writer.write_some(3), std::system_error);
 }
 

@@ -19,8 +19,8 @@ struct ReadPart {
   PartFileHeader header{};
   std::vector<Span> spans;  // as they stand; heads of batches among them
   std::map<std::uint32_t, std::string> texts;
-  std::map<std::uint32_t, std::string> lists;    // 12 bytes a tensor
-  std::vector<std::string> words;                // of each batch
+  std::map<std::uint32_t, std::string> lists;  // 12 bytes a tensor
+  std::vector<std::string> words;              // of each batch
   std::vector<std::pair<Span, std::string>> events;
   std::vector<Span> ends;
 

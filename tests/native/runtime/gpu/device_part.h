@@ -43,8 +43,8 @@ struct Part {
       const std::string_view algorithm =
           span.stage == Stage::kCommunicate && span.kind >> 4 != 0 ? algorithm_name(span.kind >> 4) : "";
       spans[text.substr(9, text.find('"', 9) - 9)].push_back(  // behind {"name":"
-          {span.begin_ns, span.end_ns, static_cast<std::int64_t>(span.bytes),
-           is_of_device(span.stage) ? span.peer : -1, span.batch_id, part.name(span), std::string(algorithm)});
+          {span.begin_ns, span.end_ns, static_cast<std::int64_t>(span.bytes), is_of_device(span.stage) ? span.peer : -1,
+           span.batch_id, part.name(span), std::string(algorithm)});
     }
     for (const auto& [event, args] : part.events) {
       std::smatch found;
