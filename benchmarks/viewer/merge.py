@@ -38,7 +38,7 @@ _FACTORS = {"": 1, "k": 1000, "K": 1000, "M": 1_000_000}
 
 @dataclass(frozen=True)
 class Case:
-    """A command to measure: its arguments (``{run}``, ``{parts}``, ``{trace}`` and ``{out}`` stand for files), and the check."""
+    """A command to measure: its arguments (words such as ``{run}`` stand for files), and the check."""
 
     name: str
     arguments: tuple[str, ...]

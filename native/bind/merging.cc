@@ -20,12 +20,13 @@ namespace nb = nanobind;
 namespace ringtune::bind {
 namespace {
 
+using ColumnDict = nb::typed<nb::dict, nb::str, nb::object>;
 using Texts = std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>>;
 
 /// A column by its name; all are of the length of the first that was asked for.
 class Columns {
  public:
-  explicit Columns(const nb::dict& columns) : columns_(columns) {}
+  explicit Columns(const ColumnDict& columns) : columns_(columns) {}
 
   template <typename Value>
   std::span<const Value> get(const char* name) {
@@ -47,7 +48,7 @@ class Columns {
   }
 
  private:
-  const nb::dict& columns_;
+  const ColumnDict& columns_;
   std::size_t count_ = 0;
   bool counted_ = false;
 };
@@ -71,7 +72,7 @@ void add_merging(nb::module_& module) {
   nb::class_<MergeWriter>(module, "MergeWriter")
       .def(
           "__init__",
-          [](MergeWriter* self, std::tuple<int, std::int64_t> target, const nb::dict& columns, const Texts& texts,
+          [](MergeWriter* self, std::tuple<int, std::int64_t> target, const ColumnDict& columns, const Texts& texts,
              const std::vector<std::string>& stages, std::uint32_t always_paired) {
             const auto& [names, tensors, facts] = texts;
             Columns of(columns);

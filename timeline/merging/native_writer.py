@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from gzip import GzipFile
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -33,22 +32,22 @@ def available() -> bool:
     return True
 
 
-def write_spans(file: BinaryIO, spans: SpanTable, beside: Path) -> None:
+def write_spans(file: BinaryIO, spans: SpanTable, output: Path) -> None:
     """Write the lines of all spans and arrows, in the order of a merged file, each with a comma behind it.
 
     Args:
-        file: Where they go; may pack what it is given.
+        file: Where they go; packs what it is given where the output's name ends in ``.gz``.
         spans: In any order, on the job's clock.
-        beside: The output, in whose folder what is to be packed waits.
+        output: The output, in whose folder what is to be packed waits.
 
     Raises:
         OSError: They cannot be written.
     """
-    if not isinstance(file, GzipFile):
+    if output.suffix != ".gz":
         file.flush()
         file.seek(_written(file.fileno(), file.tell(), spans))
         return
-    with TemporaryFile(dir=beside.parent) as plain:
+    with TemporaryFile(dir=output.parent) as plain:
         _written(plain.fileno(), 0, spans)
         while block := plain.read(_COPIED_AT_ONCE):
             file.write(block)
@@ -58,7 +57,7 @@ def _written(descriptor: int, begin: int, spans: SpanTable) -> int:
     """Write them into a file from an offset on; return where they end."""
     from ringtune._native import MergeWriter
 
-    columns = {name: getattr(spans, name) for name in COLUMN_TYPES}
+    columns: dict[str, Any] = {name: getattr(spans, name) for name in COLUMN_TYPES}
     texts: Any = (_quoted(spans.names), _quoted(spans.tensors), list(spans.fact_texts))
     always_paired = sum(1 << stage for stage in OVERLAPPING_STAGES)
     writer: MergeWriter = MergeWriter((descriptor, begin), columns, texts, stage_labels(), always_paired)

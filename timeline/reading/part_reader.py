@@ -220,14 +220,18 @@ class PartReader:
             return None
         if not all(self._decoder.knows(int(self._header[text])) for text in ("host", "job")):
             return None
-        numbers = {name: int(self._header[name]) for name in ("rank", "size", "unix_ns", "monotonic_ns", "file")}
+        header = self._header
         end = self._decoder.end
         return PartInfo(
-            **numbers,
-            host=self._decoder.text(int(self._header["host"])),
-            job=self._decoder.text(int(self._header["job"])),
+            rank=int(header["rank"]),
+            size=int(header["size"]),
+            host=self._decoder.text(int(header["host"])),
+            job=self._decoder.text(int(header["job"])),
             recorded=None if end is None else end[0],
             dropped=0 if end is None else end[1],
             truncated=end is None,
+            unix_ns=int(header["unix_ns"]),
+            monotonic_ns=int(header["monotonic_ns"]),
             path=self.path,
+            file=int(header["file"]),
         )

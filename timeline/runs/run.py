@@ -164,7 +164,7 @@ class Run:
     @property
     def parts(self) -> Mapping[int, Path]:
         """The ranks' own parts of the timeline; of several files of a rank the last one."""
-        found = {}
+        found: dict[int, Path] = {}
         for suffix in layout.PART_SUFFIXES:
             found |= dict(self._rank_files(layout.timeline_parts(self.path), suffix))
         return found
