@@ -24,6 +24,12 @@ RUN_FILE = "run.json"
 MACHINE_FOLDER = "machine"
 TIMELINE_FOLDER = "timeline"
 TIMELINE_FILE = "timeline.json"
+PART_SUFFIX = ".spans"
+"""How the name of a rank's part of the timeline ends; ``.gz`` follows where it is packed."""
+PART_SUFFIXES = (PART_SUFFIX, f"{PART_SUFFIX}.gz", ".json", ".json.gz")
+"""Those of all parts: versions before 2 wrote JSON."""
+SHOWN_FILE = "shown.json"
+"""Beside the parts: rank 0's spans as a Chrome trace, for who looks while the job runs."""
 STEPS_FOLDER = "steps"
 SAMPLES_FOLDER = "samples"
 TUNING_FOLDER = "tuning"
@@ -75,13 +81,18 @@ def machine_file(run: Path, rank: int) -> Path:
 
 
 def timeline_part(run: Path, rank: int) -> Path:
-    """The rank's own part of the timeline (Chrome trace, times on that host's monotonic clock)."""
-    return run / TIMELINE_FOLDER / f"{rank_stem(rank)}.json"
+    """The rank's own part of the timeline (records, times on that host's monotonic clock)."""
+    return run / TIMELINE_FOLDER / f"{rank_stem(rank)}{PART_SUFFIX}"
 
 
 def timeline_parts(run: Path) -> Path:
     """Folder that holds the parts of all ranks."""
     return run / TIMELINE_FOLDER
+
+
+def shown_file(run: Path) -> Path:
+    """Rank 0's spans as a Chrome trace while the job runs (`ringtune.live_timeline`)."""
+    return run / TIMELINE_FOLDER / SHOWN_FILE
 
 
 def timeline_file(run: Path) -> Path:

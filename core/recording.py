@@ -1,6 +1,6 @@
 """Recording this rank's part of the timeline: which steps, in what detail, into which files.
 
-A recording is one file or, where it is cut by size, several: ``rank-00003.json``, ``rank-00003.1.json`` ... A later
+A recording is one file or, where it is cut by size, several: ``rank-00003.spans``, ``rank-00003.1.spans`` ... A later
 recording of the same session goes on counting, so that none overwrites another.
 """
 
@@ -87,6 +87,10 @@ class Recording:
         make_private(part.parent)
         if not self._cleared:
             self._clear(part)
+        self.file = Path(path).absolute() if path is not None else layout.timeline_file(run)
+        target = live_timeline.target(run, self.file) if session.rank == 0 and path is not None else None
+        if config.timeline_gzip:
+            target = None
         session.start_part(
             str(part),
             mark_cycles=mark_cycles,
@@ -94,11 +98,12 @@ class Recording:
             gzip=config.timeline_gzip,
             rotate_bytes=config.timeline_rotate_bytes,
             first_file=self._first_file,
+            shown="" if target is None else str(live_timeline.fresh(run)),
         )
-        self.file = Path(path).absolute() if path is not None else layout.timeline_file(run)
         if session.rank == 0 and path is not None:
             runfolder.update(run, labels={"timeline": str(self.file)})
-            self._link = live_timeline.show(part.parent, self._stem, self.file)
+        if target is not None:
+            self._link = live_timeline.show(run, target)
 
     def stop(self) -> None:
         """Stop; the part is complete then. Spans lost to a full disk give a warning and no error."""

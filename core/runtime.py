@@ -122,7 +122,7 @@ class Runtime(Protocol):
     def recording(self) -> bool: ...
     def start_timeline(
         self, path: str, mark_cycles: bool = False, pieces: bool = False, gzip: bool = False, rotate_bytes: int = 0,
-        first_file: int = 0,
+        first_file: int = 0, shown: str = "",
     ) -> None: ...  # fmt: skip
     @property
     def progress(self) -> tuple[int, int, int, int]: ...

@@ -19,7 +19,6 @@ from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.compare import Contrast
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
 from ringtune.dashboard.data.live.analysis import Newest
-from ringtune.dashboard.data.live.backlog import Reading
 from ringtune.dashboard.data.live.jobs import LiveRuns, Made
 from ringtune.dashboard.data.live.timeline import NotFollowed
 from ringtune.dashboard.data.machine import MachineTable
@@ -154,16 +153,6 @@ class Context:
     def follows(self, run: RunInfo) -> bool:
         """Whether new events of a running job are shown at once; those of another tool's timeline are not."""
         return self._live.timeline(run) is not None
-
-    def reading(self, run: RunInfo) -> Reading | None:
-        """Return how far the reading of a live timeline is, of which the newest is drawn; None when all is read."""
-        live = self._live.timeline(run)
-        return live.reading if live else None
-
-    def hurry(self, run: RunInfo) -> None:
-        """Read the backlog of a live timeline unthrottled."""
-        if live := self._live.timeline(run):
-            live.hurry()
 
     def newest(self, run: RunInfo, what: str, *, anew: bool = False) -> Newest | None:
         """Return the analysis of a running job up to now; None where its timeline is not followed.
@@ -382,7 +371,7 @@ class Context:
         """Return what changes when a page has something new to show of a timeline."""
         live = self._live.timeline(run)
         if live is not None:
-            return (live.state, live.reading) if page in page_registry.FOLLOWING_PAGES else ()
+            return (live.state,) if page in page_registry.FOLLOWING_PAGES else ()
         return (self._timeline_state(run.path), self._progress(run.path))
 
     def _progress(self, run: Path) -> float:

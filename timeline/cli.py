@@ -32,7 +32,7 @@ def summary(
 ) -> None:
     """Print where the time went.
 
-    Takes a run folder, a merged file, one or several parts (rank-*.json), Horovod's own timeline, or any Chrome
+    Takes a run folder, a merged file, one or several parts (rank-*.spans), Horovod's own timeline, or any Chrome
     trace; plain or .gz.
     """
     what = read_counted(source, steps, all_steps)
@@ -59,8 +59,8 @@ def summary(
 def merge_command(source: tuple[Path, ...], output: Path | None) -> None:
     """Join the parts of all ranks into one trace.
 
-    All on rank 0's clock, for Perfetto and for the summary. Takes a run folder, parts (rank-*.json) and traces of other
-    tools (PyTorch's profiles: a file a rank), in any order.
+    All on rank 0's clock, for Perfetto and for the summary. Takes a run folder, parts (rank-*.spans) and traces of
+    other tools (PyTorch's profiles: a file a rank), in any order.
     """
     if len(source) == 1 and source[0].is_dir():
         report = merge_run(source[0], output)

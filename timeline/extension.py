@@ -127,6 +127,7 @@ class TimelineExtension:
             return
         output = session.timeline_file or layout.timeline_file(session.run_folder)
         report = merge(files, output)
+        layout.shown_file(session.run_folder).unlink(missing_ok=True)
         for sentence in [*problems, *report.sentences()]:
             _warn(sentence)
         _say(report)
@@ -174,6 +175,7 @@ def merge_after_run(folder: Path) -> None:
     if isinstance(named, str) and is_stream(Path(named)):
         return  # it does not show whether rank 0 has written to it, and a pipe takes a trace once
     report = merge_run(folder, named if isinstance(named, str) and named else None)
+    layout.shown_file(folder).unlink(missing_ok=True)
     for sentence in report.sentences():
         _warn(sentence)
     _say(report)

@@ -6,7 +6,7 @@ nanoseconds on one clock, which one `Trace.clock` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -167,22 +167,33 @@ def empty_table() -> SpanTable:
 
 def concatenate(tables: Sequence[SpanTable]) -> SpanTable:
     """Join tables whose string tables may differ; strings keep the order of first appearance."""
-    if not tables:
-        return empty_table()
+    return joined_tables(iter(tables), sum(map(len, tables)))
+
+
+def joined_tables(tables: Iterator[SpanTable], count: int) -> SpanTable:
+    """Join tables one after the other, each of which is needed no longer when the next one is asked for.
+
+    Args:
+        tables: As for `concatenate`.
+        count: How many spans they have together.
+    """
     names: dict[str, int] = {}
     tensors: dict[str, int] = {"": 0}
     facts: dict[str, int] = {"": 0}
-    columns: dict[str, list[NDArray[Any]]] = {column: [] for column in COLUMN_TYPES}
+    # Memory that is not written to yet costs nothing.
+    joined = {column: np.empty(count, dtype=kind) for column, kind in COLUMN_TYPES.items()}
+    end = 0
     for table in tables:
+        begin, end = end, end + len(table)
         maps = {
             "name": _intern(names, table.names),
             "tensor": _intern(tensors, table.tensors),
             "facts": _intern(facts, table.fact_texts),
         }
-        for column, collected in columns.items():
+        for column, place in joined.items():
             values = getattr(table, column)
-            collected.append(maps[column][values] if column in maps else values)
-    joined = {column: np.concatenate(collected) for column, collected in columns.items()}
+            place[begin:end] = maps[column][values] if column in maps and len(values) else values
+    assert end == count
     return SpanTable(**joined, names=tuple(names), tensors=tuple(tensors), fact_texts=tuple(facts))
 
 

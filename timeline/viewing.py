@@ -23,10 +23,11 @@ import orjson
 
 from ringtune import layout
 from ringtune.errors import RingtuneError, UsageError
-from ringtune.timeline.reading.reader import BULK_BYTES
 
 PERFETTO_PORT = 9001
 _COPY_BYTES = 1 << 20
+LENT_BYTES = 32 << 20
+"""From this size on a trace is not written again to be shown."""
 
 
 class TraceServer:
@@ -180,7 +181,7 @@ def as_run(trace: Path, folder: Path) -> Path:
 
     run = folder / layout.run_name(trace.name.split(".")[0] or "trace", 0)
     run.mkdir(parents=True)
-    if trace.is_file() and trace.stat().st_size >= BULK_BYTES:
+    if trace.is_file() and trace.stat().st_size >= LENT_BYTES:
         _lend(trace, layout.timeline_file(run))
     else:
         write_merged(layout.timeline_file(run), load(trace))

@@ -372,7 +372,9 @@ FILE_WORDS = (
         "generations",
     ),
     FileWord(f"{layout.MACHINE_FOLDER}/{_RANK_0}.json", "each rank", "host, cpu, cores, memory, kernel, python, pid"),
-    FileWord(f"{layout.TIMELINE_FOLDER}/{_RANK_0}.json", "each rank", "that rank's part of the timeline"),
+    FileWord(
+        f"{layout.TIMELINE_FOLDER}/{_RANK_0}{layout.PART_SUFFIX}", "each rank", "that rank's part of the timeline"
+    ),
     FileWord(
         layout.TIMELINE_FILE,
         "rank 0 at exit, or the launcher",

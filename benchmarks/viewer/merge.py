@@ -27,6 +27,7 @@ from ringtune import runfolder
 from ringtune.benchmarks.harness.progress import open_console
 from ringtune.benchmarks.harness.scratch import kept_or_scratch
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.merging.parts import part_files
 from ringtune.timeline.synthetic.generate import GeneratedJob
 from ringtune.timeline.synthetic.generate_long import generate_long, schedule_of
 from ringtune.timeline.units import bytes_text
@@ -37,7 +38,7 @@ _FACTORS = {"": 1, "k": 1000, "K": 1000, "M": 1_000_000}
 
 @dataclass(frozen=True)
 class Case:
-    """A command to measure: its arguments (``{parts}``, ``{trace}`` and ``{out}`` stand for files), and the check."""
+    """A command to measure: its arguments (words such as ``{run}`` stand for files), and the check."""
 
     name: str
     arguments: tuple[str, ...]
@@ -99,13 +100,13 @@ def _said_so(found: Any, job: GeneratedJob) -> bool:
 _QUERY = "select rank, stage, count(*)::bigint as spans, sum(duration_ns)::bigint as ns from spans group by all"
 CASES = (
     Case("merge", ("merge", "{parts}", "-o", "{trace}"), _said_so),
-    Case("summary", ("summary", "{trace}", "--json"), _summed_up),
-    Case("critical-path", ("critical-path", "{trace}", "--json"), _tiles_the_job),
-    Case("stragglers", ("stragglers", "{trace}", "--json"), _late_one_found),
-    Case("efficiency", ("efficiency", "{trace}", "--json"), _runs_as_long),
-    Case("diff", ("diff", "{trace}", "{trace}", "--json"), _finds_no_change, traces=2),
-    Case("query", ("query", _QUERY, "{trace}", "--json"), _counts_all),
-    Case("export", ("export", "{trace}", "--parquet", "{out}"), _said_so),
+    Case("summary", ("summary", "{run}", "--json"), _summed_up),
+    Case("critical-path", ("critical-path", "{run}", "--json"), _tiles_the_job),
+    Case("stragglers", ("stragglers", "{run}", "--json"), _late_one_found),
+    Case("efficiency", ("efficiency", "{run}", "--json"), _runs_as_long),
+    Case("diff", ("diff", "{run}", "{run}", "--json"), _finds_no_change, traces=2),
+    Case("query", ("query", _QUERY, "{run}", "--json"), _counts_all),
+    Case("export", ("export", "{run}", "--parquet", "{out}"), _said_so),
 )
 
 
@@ -169,7 +170,7 @@ def _parts(job: GeneratedJob, folder: Path, console: Console) -> list[Path]:
         console.print(f"making {count:,} events", highlight=False)
         job.write(folder)
         stamp.write_text(str(count))
-    return sorted(folder.glob("rank-*.json"))
+    return part_files(folder)
 
 
 def _run(case: Case, job: GeneratedJob, places: tuple[list[Path], Path]) -> Measured:
@@ -180,9 +181,8 @@ def _run(case: Case, job: GeneratedJob, places: tuple[list[Path], Path]) -> Meas
     """
     parts, folder = places
     trace, out = folder / "trace.json", folder / "spans.parquet"
-    if case.name != "merge" and not trace.is_file():
-        raise UsageError("the trace is not merged yet: add merge to --only")
-    named = {"{trace}": [str(trace)], "{out}": [str(out)], "{parts}": [str(part) for part in parts]}
+    named = {"{run}": [str(parts[0].parent)], "{trace}": [str(trace)], "{out}": [str(out)]}
+    named["{parts}"] = [str(part) for part in parts]
     words = [word for argument in case.arguments for word in named.get(argument, [argument])]
     shown = " ".join(("ringtune timeline", *(word if " " not in word else f'"{word}"' for word in case.arguments)))
     if case.name == "merge":

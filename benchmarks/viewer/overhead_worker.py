@@ -8,7 +8,6 @@ counted and thrown away: merging it would take longer than the measurement.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from ringtune.benchmarks.harness.process_groups import open_group
 from ringtune.benchmarks.training.vision import build_model
 from ringtune.benchmarks.viewer.config import TraceRun
 from ringtune.session import Session
+from ringtune.timeline.reading.part_reader import read_part
 from ringtune.torch import recorder
 
 KINDS = ("off", "on", "again")
@@ -56,7 +56,7 @@ def _case(session: Session, run: TraceRun, named: tuple[int, Callable[[], None]]
         times, counts = {}, [0, 0]
         for kind in (*KINDS[turn % 3 :], *KINDS[: turn % 3]):
             if kind == "on":
-                session.start_part(str(folder / "part.json"))
+                session.start_part(str(folder / "part.spans"))
                 if run.models:
                     recorder.join()
             times[kind] = _burst(step, steps)
@@ -116,8 +116,8 @@ def _counted(folder: Path) -> list[int]:
     """Returns how many spans the recording in the folder holds and how many it dropped; removes it."""
     counts = [0, 0]
     for part in folder.iterdir():
-        end = json.loads(part.read_bytes().rstrip().removesuffix(b"]").rstrip().rpartition(b"\n")[2])
-        counts = [counts[0] + end["args"]["recorded"], counts[1] + end["args"]["dropped"]]
+        about = read_part(part).parts[0]
+        counts = [counts[0] + (about.recorded or 0), counts[1] + about.dropped]
         part.unlink()
     return counts
 

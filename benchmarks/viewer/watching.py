@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from ringtune import layout
 from ringtune.dashboard import routes
 from ringtune.dashboard.routes import Route
+from ringtune.timeline.merging.parts import part_files
+from ringtune.timeline.reading.part_reader import read_part
 
 TRIAL_S = 1.5
 """Between two lines of the journal."""
@@ -185,7 +187,7 @@ def milestones(
     if noted == "steps":
         shows = numbers + 1
     elif noted == "timeline":
-        origin_s = min(_first_ms(path) for path in layout.timeline_parts(folder).iterdir()) / 1e3
+        origin_s = min(_first_ms(path) for path in part_files(folder)) / 1e3
         shows = 1000 * (ends - (time.time() - time.monotonic()) - origin_s) - 1
     return list(zip(ends.tolist(), shows.tolist(), strict=True))
 
@@ -197,7 +199,4 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def _first_ms(part: Path) -> float:
     """Return the first moment of a part, in milliseconds of its clock: that of its first spans."""
-    with part.open("rb") as file:
-        lines = file.read(1 << 20).split(b"\n")[1:-1]
-    events = (orjson.loads(line.rstrip(b",")) for line in lines if line.startswith(b"{"))
-    return min(float(event["ts"]) for event in events if event["ph"] == "X") / 1e3
+    return float(read_part(part).spans.begin_ns.min()) / 1e6

@@ -107,8 +107,8 @@ def read_tail(run: Path, path: Path, limit_bytes: int) -> tuple[bytes, bool]:
     return content[content.find(b"\n") + 1 :], True
 
 
-def listing(run: Path, folder: Path, suffix: str) -> list[Path]:
-    """Return the files of a folder of the run with that suffix, by name; empty when there is no such folder."""
+def listing(run: Path, folder: Path, suffix: str | tuple[str, ...]) -> list[Path]:
+    """Return the files of a folder of the run with a suffix, by name; empty when there is no such folder."""
     try:
         if not _is_inside(folder, run):
             return []

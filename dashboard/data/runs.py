@@ -290,7 +290,7 @@ def _any_there(paths: list[Path]) -> bool:
 
 def _last_written_ns(path: Path) -> int:
     files = [layout.run_file(path), layout.tuning_journal(path), *listing(path, layout.step_logs(path), ".jsonl")]
-    files += listing(path, layout.timeline_parts(path), ".json")
+    files += listing(path, layout.timeline_parts(path), layout.PART_SUFFIXES)
     return max((entry[1] for entry in signature(files)), default=0)
 
 

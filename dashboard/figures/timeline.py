@@ -49,7 +49,6 @@ def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light", extras:
     for phase, columns in _phases(index, view, places):
         figure.add_trace(_bars(phase, columns))
     _instants(figure, index, view, places)
-    _shade_missing(figure, index, view, scheme)
     by_lane = {(lane.rank, lane.stage): place for lane, place in zip(view.lanes, places.tolist(), strict=True)}
     if extras.path is not None:
         draw_path(figure, extras.path, by_lane, scheme)
@@ -270,21 +269,6 @@ def _instants(figure: go.Figure, index: TimelineIndex, view: View, places: Float
                     hovertemplate="%{hovertext}<extra></extra>",
                 )
             )
-
-
-def _shade_missing(figure: go.Figure, index: TimelineIndex, view: View, scheme: Scheme) -> None:
-    """Shade what is not read yet."""
-    color = theme.ink(scheme).faint
-    for gap in index.missing:
-        begin, end = max(gap.begin_ns, view.window.begin_ns), min(gap.end_ns, view.window.end_ns)
-        if begin < end:
-            ends = [begin / NS_PER_AXIS, end / NS_PER_AXIS]
-            look = {"fillcolor": color, "opacity": 0.12, "line_width": 0, "layer": "below"}
-            figure.add_shape(type="rect", xref="x", yref="paper", x0=ends[0], x1=ends[1], y0=0, y1=1, **look)
-            if end - begin > 0.1 * view.window.length_ns:
-                middle = sum(ends) / 2
-                words = {"text": "not read yet", "showarrow": False, "font": {"size": 13, "color": color}}
-                figure.add_annotation(xref="x", yref="paper", x=middle, y=0.5, **words)
 
 
 def _inside(instant: Instant, view: View) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 import dash_mantine_components as dmc
 
 from ringtune.dashboard.data.live.analysis import Newest
-from ringtune.dashboard.data.live.backlog import Reading
 from ringtune.dashboard.data.timeline.prepare import Preparing
 from ringtune.dashboard.units import age, count
 
@@ -22,23 +21,6 @@ def progress(state: Preparing | None) -> list[Any]:
     text = "This timeline is large. It is prepared once; from then on it opens at once."
     lines = [dmc.Title("Preparing the timeline", order=4), dmc.Text(text, c="dimmed"), bar, dmc.Text(words, size="sm")]
     return [dmc.Card(dmc.Stack(lines, gap="sm"), withBorder=True, radius="md", p="xl")]
-
-
-def backlog_progress(state: Reading | None) -> list[Any]:
-    """Return the progress of reading a running job's backlog, and a button to hurry it; nothing when all is read."""
-    if state is None:
-        return []
-    share = f"{100 * state.share:.0f} % of the timeline is read"
-    text = (
-        f"{share}, unthrottled: this takes a core of this machine."
-        if state.hurrying
-        else f"{share}; the newest steps are shown as they come. What is missing is shaded, and is read beside the job "
-        "at less than one per cent of a core."
-    )
-    button = dmc.Button("Read it now", id="timeline-hurry", variant="default", size="compact-sm")
-    line = dmc.Group([dmc.Text(text, size="sm"), *([] if state.hurrying else [button])], gap="md")
-    bar = dmc.Progress(value=100 * state.share, size="sm", id="timeline-past")
-    return [dmc.Card(dmc.Stack([line, bar], gap="xs"), withBorder=True, radius="md", p="sm", mb="md")]
 
 
 def as_of(words: str) -> list[Any]:

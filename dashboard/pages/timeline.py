@@ -14,7 +14,6 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from ringtune.dashboard.components import address_store, drawn_store, empty, follow_address, graph, problems, shown
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.live.backlog import Reading
 from ringtune.dashboard.data.live.tail import drawn, tail
 from ringtune.dashboard.data.timeline.collective import Followed, follow
 from ringtune.dashboard.data.timeline.index import Query, TimelineIndex, View
@@ -25,7 +24,7 @@ from ringtune.dashboard.figures import timeline as figures
 from ringtune.dashboard.figures.timeline_minimap import MAP_PIXELS, minimap
 from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS
 from ringtune.dashboard.pages import timeline_state as state
-from ringtune.dashboard.pages.progress import as_of, backlog_progress, progress
+from ringtune.dashboard.pages.progress import as_of, progress
 from ringtune.dashboard.pages.timeline_batch import followed_card
 from ringtune.dashboard.pages.timeline_controls import RANK_LIMIT, controls, lanes, path_legend, rank_options
 from ringtune.dashboard.routes import Route
@@ -34,8 +33,6 @@ from ringtune.dashboard.units import duration
 
 AGAIN_MS = 1000
 """When new shapes do not fit onto a drawing, it is replaced after this time, the next one after twice the time."""
-HURRYING_MS = 1500
-"""While the backlog is read unthrottled, the timeline is redrawn after this time."""
 MARGIN = 0.6
 """Share of the window that is answered beyond it on both sides, so that a small pan finds something at once."""
 
@@ -140,14 +137,13 @@ def _asked_of(values: dict[str, Any], trigger: str) -> _Asked:
 
 @dataclass(frozen=True)
 class _Live:
-    """Whose timeline is drawn, how far the reading of a live one is, and its status; empty when it is none.
+    """Whose timeline is drawn, and the status of a live one; empty when it is none.
 
     ``again``: how often in a row it was drawn because new shapes did not fit onto the drawing. ``pace``: the moment of
     its data, where it cannot be followed.
     """
 
     pathname: str | None
-    reading: Reading | None = None
     status: str = ""
     again: int = 0
     pace: str = ""
@@ -159,7 +155,6 @@ def _drawn(index: TimelineIndex, asked: _Asked, view: View, live: _Live) -> dict
         return None
     whole = view.window == index.clamped(None)
     about = {"page": live.pathname, "status": live.status, "number": time.monotonic_ns(), "again": live.again}
-    about["reading"] = live.reading is not None
     shows = [asked.controls.search, list(asked.ranks), asked.phases, asked.compact]
     return {**about, "range": _range(view.window), "lanes": drawn(view.lanes) if whole else None, "shows": shows}
 
@@ -189,8 +184,6 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     if not before.get("lanes") or query is None:
         return {}
     number = before.get("number")
-    if before.get("reading") and (wait_ms := _backlog_drawn_after(context, route)) is not None:
-        return {"again": number, "poll_interval_ms": wait_ms}
     with _index(context, route) as index:
         if not isinstance(index, TimelineIndex):
             return {}
@@ -207,13 +200,6 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         return {"grown": {"number": number, "figures": [bars], "drawn": now}, **said}
 
 
-def _backlog_drawn_after(context: Context, route: Route) -> int | None:
-    """When newly read backlog is drawn: at once when it is complete, soon while it is read unthrottled; None: later."""
-    run = context.run(route)
-    reading = context.reading(run) if run is not None else None
-    return 0 if reading is None else HURRYING_MS if reading.hurrying else None
-
-
 def _failures(before: dict[str, Any]) -> int:
     """How often in a row drawings did not last; from the browser, which may send anything."""
     failed = before.get("again")
@@ -228,7 +214,7 @@ def _drawn_again(known: Any, pathname: str | None, poll: Any) -> int:
 
 def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
     """Draw what was asked for."""
-    pathname, reading = live.pathname, live.reading
+    pathname = live.pathname
     window, forced = state.next_window(index, asked.trigger, asked.controls)
     stages = state.stages_of(asked.phases)
     view = index.view(Query(window, asked.ranks, asked.controls.search, MARGIN, stages, asked.compact))
@@ -249,7 +235,7 @@ def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
         "charts": shown(True),
         "empty": shown(False),
         "address": state.address(pathname, window, _more(asked, held["batch"], len(index.ranks))),
-        "preparing": backlog_progress(reading) or as_of(live.pace or _path_words(index, asked, live)),
+        "preparing": as_of(live.pace or _path_words(index, asked, live)),
         "followed": followed_card(followed),
         "options": rank_options([str(rank) for rank in index.ranks]),
     }
@@ -347,7 +333,6 @@ def register(app: Dash, context: Context) -> None:
             if run is not None and run.status == "live":
                 live = _Live(
                     values["pathname"],
-                    context.reading(run),
                     context.stamp(route).partition(":")[0],
                     _drawn_again(values["known"], values["pathname"], values["poll"]),
                     "" if context.follows(run) else context.pace_words(run),
@@ -373,12 +358,6 @@ def register(app: Dash, context: Context) -> None:
         State("drawn", "data"),
         State("timeline-poll", "data"),
     )
-
-    @app.callback(Input("timeline-hurry", "n_clicks"), State("url", "pathname"), prevent_initial_call=True)
-    def hurry(clicks: int | None, pathname: str | None) -> None:
-        run = context.run(context.route(pathname, "")) if clicks else None
-        if run is not None:
-            context.hurry(run)
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "timelineSketch"),

@@ -1,52 +1,57 @@
-// Reading parts into records and writing the merged file: what ringtune/timeline/native_*.py are made of.
+// Writing the merged file: what ringtune/timeline/merging/native_writer.py is made of.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cerrno>
+#include <span>
 #include <string>
 #include <system_error>
 #include <tuple>
 #include <vector>
 
+#include "base/error.h"
 #include "bind/bind.h"
 #include "merging/merge_writer.h"
-#include "merging/part_reader.h"
 
 namespace nb = nanobind;
 
 namespace ringtune::bind {
 namespace {
 
-using ByteArray = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-nb::bytes as_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
-
-using BytesList = nb::typed<nb::list, nb::bytes>;
-
-BytesList listed(const TextCodes& codes) {
-  BytesList found;
-  for (const std::string& text : codes.texts()) found.append(as_bytes(text));
-  return found;
-}
-
-using Run = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::uint32_t>;
+using ColumnDict = nb::typed<nb::dict, nb::str, nb::object>;
 using Texts = std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>>;
 
-std::vector<RecordRun> to_runs(const std::vector<Run>& runs) {
-  std::vector<RecordRun> found;
-  for (const auto& [offset, count, first_row, first_ns, shift_ns, part] : runs) {
-    found.push_back({offset, count, first_row, first_ns, shift_ns, part});
-  }
-  return found;
-}
+/// A column by its name; all are of the length of the first that was asked for.
+class Columns {
+ public:
+  explicit Columns(const ColumnDict& columns) : columns_(columns) {}
 
-std::vector<PartTexts> to_texts(const std::vector<Texts>& parts) {
-  std::vector<PartTexts> found;
-  for (const auto& [names, tensors, facts] : parts) found.push_back({names, tensors, facts});
-  return found;
-}
+  template <typename Value>
+  std::span<const Value> get(const char* name) {
+    const auto found = nb::cast<nb::ndarray<const Value, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(columns_[name]);
+    if (!counted_) count_ = found.size();
+    counted_ = true;
+    if (found.size() != count_) throw InvalidArgument(std::string("column ") + name + " has another length");
+    return {found.data(), found.size()};
+  }
+  /// Numbers that choose a text.
+  std::span<const std::int32_t> codes(const char* name, const std::vector<std::string>& texts) {
+    const auto found = get<std::int32_t>(name);
+    for (const std::int32_t code : found) {
+      if (code < 0 || static_cast<std::size_t>(code) >= texts.size()) {
+        throw InvalidArgument(std::string("column ") + name + " has a code without a text");
+      }
+    }
+    return found;
+  }
+
+ private:
+  const ColumnDict& columns_;
+  std::size_t count_ = 0;
+  bool counted_ = false;
+};
 
 /// What an OSError says of a file: the caller knows which one it is.
 template <typename Call>
@@ -64,54 +69,39 @@ auto with_os_error(Call call) {
 }  // namespace
 
 void add_merging(nb::module_& module) {
-  nb::class_<PartReader>(module, "PartReader")
-      .def(nb::init<std::vector<std::string>>(), nb::arg("stages"))
-      .def(
-          "feed",
-          [](PartReader& self, const ByteArray& text) {
-            const std::string_view view(reinterpret_cast<const char*>(text.data()), text.size());
-            const nb::gil_scoped_release unlocked;
-            self.feed(view);
-          },
-          nb::arg("text"), nb::sig("def feed(self, text: bytes | numpy.typing.NDArray[numpy.uint8]) -> None"))
-      .def("finish", &PartReader::finish, nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("odd", &PartReader::odd)
-      .def_prop_ro("pairs", &PartReader::pairs)
-      .def_prop_ro("pending", &PartReader::pending)
-      .def("records",
-           [](PartReader& self) {
-             const std::span<SpanRecord> records = self.records();
-             return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(records.data(), {records.size_bytes()},
-                                                                      nb::find(&self));
-           })
-      .def("clear", &PartReader::clear)
-      .def_prop_ro("rest", [](const PartReader& self) { return as_bytes(self.rest()); })
-      .def_prop_ro("names", [](const PartReader& self) { return listed(self.names()); })
-      .def_prop_ro("tensors", [](const PartReader& self) { return listed(self.tensors()); })
-      .def_prop_ro("facts", [](const PartReader& self) { return listed(self.facts()); });
-  module.def(
-      "sort_records",
-      [](std::uintptr_t address, std::size_t count) { sort_records({reinterpret_cast<SpanRecord*>(address), count}); },
-      nb::arg("address"), nb::arg("count"), nb::call_guard<nb::gil_scoped_release>());
   nb::class_<MergeWriter>(module, "MergeWriter")
       .def(
           "__init__",
-          [](MergeWriter* self, std::tuple<int, int, std::int64_t> files, const std::vector<Run>& runs,
-             const std::vector<Texts>& parts, std::vector<std::string> stages, std::uint32_t always_paired) {
-            const auto [records, target, target_end] = files;
-            new (self) MergeWriter({records, target, target_end}, to_runs(runs),
-                                   MergedText(to_texts(parts), std::move(stages)),
-                                   static_cast<std::uint32_t>(parts.size()), always_paired);
+          [](MergeWriter* self, std::tuple<int, std::int64_t> target, const ColumnDict& columns, const Texts& texts,
+             const std::vector<std::string>& stages, std::uint32_t always_paired) {
+            const auto& [names, tensors, facts] = texts;
+            Columns of(columns);
+            const SpanColumns spans{.begin_ns = of.get<std::int64_t>("begin_ns"),
+                                    .end_ns = of.get<std::int64_t>("end_ns"),
+                                    .bytes = of.get<std::int64_t>("bytes"),
+                                    .batch = of.get<std::int64_t>("batch"),
+                                    .step = of.get<std::int64_t>("step"),
+                                    .rank = of.get<std::int32_t>("rank"),
+                                    .knobs_version = of.get<std::int32_t>("knobs_version"),
+                                    .name = of.codes("name", names),
+                                    .tensor = of.codes("tensor", tensors),
+                                    .facts = of.codes("facts", facts),
+                                    .stage = of.get<std::uint8_t>("stage")};
+            for (const std::uint8_t stage : spans.stage) {
+              if (stage >= stages.size()) throw InvalidArgument("a span is of a stage without a label");
+            }
+            const auto [file, end] = target;
+            const nb::gil_scoped_release unlocked;
+            new (self) MergeWriter({file, end}, spans, MergedText({names, tensors, facts}, stages), always_paired);
           },
-          nb::arg("files"), nb::arg("runs"), nb::arg("parts"), nb::arg("stages"), nb::arg("always_paired"))
+          nb::arg("target"), nb::arg("columns"), nb::arg("texts"), nb::arg("stages"), nb::arg("always_paired"),
+          nb::keep_alive<1, 3>())
       .def(
           "write_some",
           [](MergeWriter& self, unsigned threads) { return with_os_error([&] { return self.write_some(threads); }); },
           nb::arg("threads"))
-      .def(
-          "write_arrows", [](MergeWriter& self, std::int64_t base) { with_os_error([&] { self.write_arrows(base); }); },
-          nb::arg("base"))
-      .def_prop_ro("target_end", &MergeWriter::target_end);
+      .def("write_arrows", [](MergeWriter& self) { with_os_error([&] { self.write_arrows(); }); })
+      .def_prop_ro("end", &MergeWriter::target_end);
 }
 
 }  // namespace ringtune::bind

@@ -247,11 +247,12 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
       .def(
           "start_timeline",
           [](Runtime& self, const std::string& path, bool mark_cycles, bool pieces, bool gzip,
-             std::uint64_t rotate_bytes, std::uint32_t first_file) {
-            self.start_timeline({path, mark_cycles, pieces, gzip, rotate_bytes, first_file});
+             std::uint64_t rotate_bytes, std::uint32_t first_file, const std::string& shown) {
+            self.start_timeline({path, mark_cycles, pieces, gzip, rotate_bytes, first_file, shown});
           },
           nb::arg("path"), nb::arg("mark_cycles") = false, nb::arg("pieces") = false, nb::arg("gzip") = false,
-          nb::arg("rotate_bytes") = 0, nb::arg("first_file") = 0, nb::call_guard<nb::gil_scoped_release>())
+          nb::arg("rotate_bytes") = 0, nb::arg("first_file") = 0, nb::arg("shown") = "",
+          nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro(
           "progress",
           [](const Runtime& self) {

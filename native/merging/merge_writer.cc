@@ -18,11 +18,12 @@ namespace {
 constexpr std::size_t kBatchRecords = 8192;  // about 2 MiB of text
 constexpr std::uint64_t kBatchesAGo = 256;
 
+unsigned sorting_threads() { return std::clamp(std::thread::hardware_concurrency(), 1U, 8U); }
+
 }  // namespace
 
-MergeWriter::MergeWriter(MergeFiles files, std::vector<RecordRun> runs, MergedText text, std::uint32_t parts,
-                         std::uint32_t always_paired)
-    : files_(files), merge_(files.records, std::move(runs), parts, always_paired), text_(std::move(text)) {}
+MergeWriter::MergeWriter(MergeTarget target, const SpanColumns& columns, MergedText text, std::uint32_t always_paired)
+    : target_(target), order_(columns, always_paired, sorting_threads()), text_(std::move(text)) {}
 
 bool MergeWriter::write_some(unsigned threads) {
   until_ = taken_ + kBatchesAGo;
@@ -46,7 +47,7 @@ void MergeWriter::work() {
 }
 
 void MergeWriter::write_batches() {
-  std::vector<PlacedRecord> batch(kBatchRecords);
+  std::vector<SpanRow> batch(kBatchRecords);
   std::string text;
   std::uint64_t number = 0;
   while (const std::size_t count = next_batch(batch, number)) {
@@ -56,15 +57,15 @@ void MergeWriter::write_batches() {
   }
 }
 
-std::size_t MergeWriter::next_batch(std::vector<PlacedRecord>& batch, std::uint64_t& number) {
+std::size_t MergeWriter::next_batch(std::vector<SpanRow>& batch, std::uint64_t& number) {
   const std::scoped_lock lock(merging_);
   if (taken_ == until_ || ended_) return 0;
-  const std::size_t count = merge_.next(batch);
+  const std::size_t count = order_.next(batch);
   ended_ = count < batch.size();
   for (std::size_t i = 0; i < count; ++i) {
-    const SpanRecord& record = batch[i].record;
-    if (static_cast<Stage>(record.stage) != Stage::kCommunicate || record.batch <= 0) continue;
-    begins_.push_back({record.batch, record.begin_ns, record.rank});
+    const SpanRow& row = batch[i];
+    if (static_cast<Stage>(row.stage) != Stage::kCommunicate || row.batch <= 0) continue;
+    begins_.push_back({row.batch, row.begin_ns, row.rank});
   }
   if (count > 0) number = taken_++;
   return count;
@@ -77,22 +78,22 @@ std::int64_t MergeWriter::reserve(std::uint64_t number, std::size_t size) {
   if (error_) std::rethrow_exception(error_);
   ++placed_count_;
   placed_.notify_all();
-  return std::exchange(files_.target_end, files_.target_end + static_cast<std::int64_t>(size));
+  return std::exchange(target_.end, target_.end + static_cast<std::int64_t>(size));
 }
 
-void MergeWriter::write_arrows(std::int64_t base) {
+void MergeWriter::write_arrows() {
   std::ranges::sort(begins_, {}, [](const BatchBegin& at) { return std::tuple(at.batch, at.rank, at.begin_ns); });
   const auto [repeated, end] =
       std::ranges::unique(begins_, {}, [](const BatchBegin& at) { return std::pair(at.batch, at.rank); });
   begins_.erase(repeated, end);
   std::ranges::sort(begins_, {}, [](const BatchBegin& at) { return std::tuple(at.batch, at.begin_ns, at.rank); });
   std::string text;
-  std::int64_t identity = base;
+  std::int64_t identity = order_.pairs();
   for (auto first = begins_.begin(); first != begins_.end();) {
     const auto last =
         std::find_if(first, begins_.end(), [&](const BatchBegin& at) { return at.batch != first->batch; });
-    ++identity;
     if (last - first > 1) {
+      ++identity;
       for (auto at = first; at != last; ++at) {
         const bool ends = at + 1 == last;
         MergedText::append_arrow(text, at == first ? "s" : ends ? "f\",\"bp\":\"e" : "t", identity, *at);
@@ -100,7 +101,7 @@ void MergeWriter::write_arrows(std::int64_t base) {
     }
     first = last;
     if (text.size() > std::size_t{1} << 20 || first == begins_.end()) {
-      write_at(std::exchange(files_.target_end, files_.target_end + static_cast<std::int64_t>(text.size())), text);
+      write_at(std::exchange(target_.end, target_.end + static_cast<std::int64_t>(text.size())), text);
       text.clear();
     }
   }
@@ -108,7 +109,7 @@ void MergeWriter::write_arrows(std::int64_t base) {
 
 void MergeWriter::write_at(std::int64_t offset, std::string_view text) const {
   while (!text.empty()) {
-    const ssize_t written = ::pwrite(files_.target, text.data(), text.size(), offset);
+    const ssize_t written = ::pwrite(target_.file, text.data(), text.size(), offset);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) throw std::system_error(written == 0 ? ENOSPC : errno, std::generic_category());
     offset += written;

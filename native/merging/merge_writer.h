@@ -1,4 +1,4 @@
-// The spans of a merged file: sorted blocks of records become lines, on all cores.
+// The spans of a merged file: columns become sorted lines, on all cores.
 #pragma once
 
 #include <condition_variable>
@@ -9,45 +9,43 @@
 #include <vector>
 
 #include "merging/merged_text.h"
-#include "merging/record_merge.h"
+#include "merging/span_order.h"
 
 namespace ringtune {
 
-/// Where a MergeWriter reads and writes.
-struct MergeFiles {
-  int records = -1;             // holds the runs
-  int target = -1;              // the merged file
-  std::int64_t target_end = 0;  // what is written goes on from here
+/// Where a MergeWriter writes.
+struct MergeTarget {
+  int file = -1;
+  std::int64_t end = 0;  // what is written goes on from here
 };
 
-/// Borrows the files. One caller at a time, which is blocked while there is work. Throws std::system_error when a file
-/// cannot be read or written; then it is of no further use.
+/// Borrows file and columns. One caller at a time, which is blocked while there is work. Throws std::system_error when
+/// the file cannot be written; then it is of no further use.
 class MergeWriter {
  public:
   /// `always_paired`: bits of the stages whose spans overlap by nature.
-  MergeWriter(MergeFiles files, std::vector<RecordRun> runs, MergedText text, std::uint32_t parts,
-              std::uint32_t always_paired);
+  MergeWriter(MergeTarget target, const SpanColumns& columns, MergedText text, std::uint32_t always_paired);
 
   /// Writes some millions of spans with so many threads; false when there are no more.
   [[nodiscard]] bool write_some(unsigned threads);
-  /// Writes the arrows that join a batch over the ranks; their numbers go on from `base`. After the spans.
-  void write_arrows(std::int64_t base);
+  /// Writes the arrows that join a batch over the ranks; after the spans.
+  void write_arrows();
   /// Where the next byte goes.
-  [[nodiscard]] std::int64_t target_end() const noexcept { return files_.target_end; }
+  [[nodiscard]] std::int64_t target_end() const noexcept { return target_.end; }
 
  private:
   void work();
   void write_batches();
-  [[nodiscard]] std::size_t next_batch(std::vector<PlacedRecord>& batch, std::uint64_t& number);
+  [[nodiscard]] std::size_t next_batch(std::vector<SpanRow>& batch, std::uint64_t& number);
   [[nodiscard]] std::int64_t reserve(std::uint64_t number, std::size_t size);
   void write_at(std::int64_t offset, std::string_view text) const;
 
-  MergeFiles files_;
-  RecordMerge merge_;
+  MergeTarget target_;
+  SpanOrder order_;
   MergedText text_;
   std::vector<BatchBegin> begins_;
 
-  // Guards merge_, begins_, and which batch is the next to be taken.
+  // Guards order_, begins_, and which batch is the next to be taken.
   std::mutex merging_;
   std::uint64_t taken_ = 0;
   std::uint64_t until_ = 0;

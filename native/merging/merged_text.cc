@@ -16,47 +16,46 @@ void append_member(std::string& out, std::string_view key, std::int64_t value) {
 }
 
 /// Step, where it is known, and the version of the knobs: how the arguments end.
-void append_known(std::string& out, const SpanRecord& record) {
-  if (record.step >= 0) {
-    append_member(out, "\"step\":", record.step);
+void append_known(std::string& out, const SpanRow& row) {
+  if (row.step >= 0) {
+    append_member(out, "\"step\":", row.step);
     out += ',';
   }
-  append_member(out, "\"knobs_version\":", record.knobs_version);
+  append_member(out, "\"knobs_version\":", row.knobs_version);
   out += "}},\n";
 }
 
 }  // namespace
 
-MergedText::MergedText(std::vector<PartTexts> parts, std::vector<std::string> stages) : parts_(std::move(parts)) {
+MergedText::MergedText(SpanTexts texts, const std::vector<std::string>& stages) : texts_(std::move(texts)) {
   for (const std::string& label : stages) tracks_.push_back(",\"cat\":\"" + label + "\",\"ph\":\"");
 }
 
-void MergedText::append(std::string& out, const PlacedRecord& placed) const {
-  const SpanRecord& record = placed.record;
-  const auto stage = static_cast<Stage>(record.stage);
-  if (placed.paired) {
-    append_head(out, placed, 'b', record.begin_ns);
-    append_member(out, ",\"id2\":{\"local\":", placed.place);
+void MergedText::append(std::string& out, const SpanRow& row) const {
+  const auto stage = static_cast<Stage>(row.stage);
+  if (row.pair != 0) {
+    append_head(out, row, 'b', row.begin_ns);
+    append_member(out, ",\"id2\":{\"local\":", row.pair);
     out += '}';
-    append_arguments(out, placed);
-    append_head(out, placed, 'e', record.end_ns);
-    append_member(out, ",\"id2\":{\"local\":", placed.place);
+    append_arguments(out, row);
+    append_head(out, row, 'e', row.end_ns);
+    append_member(out, ",\"id2\":{\"local\":", row.pair);
     out += "}},\n";
   } else if (stage == Stage::kCounter) {
-    const bool speed = name(placed) == kBusBandwidth;
-    append_head(out, placed, 'C', record.begin_ns);
-    append_member(out, speed ? ",\"args\":{\"bytes_per_s\":" : ",\"args\":{\"bytes\":", record.bytes);
-    if (!speed) append_member(out, ",\"operations\":", record.batch);
+    const bool speed = name(row) == kBusBandwidth;
+    append_head(out, row, 'C', row.begin_ns);
+    append_member(out, speed ? ",\"args\":{\"bytes_per_s\":" : ",\"args\":{\"bytes\":", row.bytes);
+    if (!speed) append_member(out, ",\"operations\":", row.batch);
     out += "}},\n";
-  } else if (stage == Stage::kCycle && record.end_ns == record.begin_ns) {
-    append_head(out, placed, 'i', record.begin_ns);
+  } else if (stage == Stage::kCycle && row.end_ns == row.begin_ns) {
+    append_head(out, row, 'i', row.begin_ns);
     out += ",\"s\":\"p\",\"args\":{";
-    append_known(out, record);
+    append_known(out, row);
   } else {
-    append_head(out, placed, 'X', record.begin_ns);
+    append_head(out, row, 'X', row.begin_ns);
     out += ",\"dur\":";
-    append_microseconds(out, record.end_ns - record.begin_ns);
-    append_arguments(out, placed);
+    append_microseconds(out, row.end_ns - row.begin_ns);
+    append_arguments(out, row);
   }
 }
 
@@ -71,37 +70,36 @@ void MergedText::append_arrow(std::string& out, std::string_view phase, std::int
   out += "},\n";
 }
 
-void MergedText::append_head(std::string& out, const PlacedRecord& placed, char phase, std::int64_t at_ns) const {
+void MergedText::append_head(std::string& out, const SpanRow& row, char phase, std::int64_t at_ns) const {
   out += "{\"name\":";
-  out += name(placed);
-  out += tracks_[placed.record.stage];
+  out += name(row);
+  out += tracks_[row.stage];
   out += phase;
-  append_member(out, "\",\"pid\":", placed.record.rank);
-  append_member(out, ",\"tid\":", placed.record.stage);
+  append_member(out, "\",\"pid\":", row.rank);
+  append_member(out, ",\"tid\":", row.stage);
   out += ",\"ts\":";
   append_microseconds(out, at_ns);
 }
 
-void MergedText::append_arguments(std::string& out, const PlacedRecord& placed) const {
-  const SpanRecord& record = placed.record;
-  const PartTexts& texts = parts_[placed.part];
+void MergedText::append_arguments(std::string& out, const SpanRow& row) const {
   out += ",\"args\":{";
-  if (const std::string& tensor = texts.tensors[record.tensor]; tensor.size() > 2) {  // longer than its two quotes
+  if (const std::string& tensor = texts_.tensors[static_cast<std::size_t>(row.tensor)];
+      tensor.size() > 2) {  // longer than its two quotes
     out += "\"tensor\":";
     out += tensor;
     out += ',';
   }
-  append_member(out, "\"bytes\":", record.bytes);
+  append_member(out, "\"bytes\":", row.bytes);
   out += ',';
-  if (const std::string& facts = texts.facts[record.facts]; !facts.empty()) {
+  if (const std::string& facts = texts_.facts[static_cast<std::size_t>(row.facts)]; !facts.empty()) {
     out += facts;
     out += ',';
   }
-  if (record.batch != 0) {
-    append_member(out, "\"batch\":", record.batch);
+  if (row.batch != 0) {
+    append_member(out, "\"batch\":", row.batch);
     out += ',';
   }
-  append_known(out, record);
+  append_known(out, row);
 }
 
 }  // namespace ringtune

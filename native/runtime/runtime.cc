@@ -260,12 +260,14 @@ void Runtime::start_timeline(const TimelineOptions& timeline) {
   const Generation& generation = impl_->options.generation;
   const PartHeader header{generation.track(rank()), size(), impl_->hosts[rank_index],
                           generation.number > 0 ? generation.job : impl_->options.job};
-  ChromeOptions files{timeline.path, timeline.gzip, timeline.rotate_bytes, impl_->next_timeline_file};
+  PartOptions files{timeline.path, timeline.gzip, timeline.rotate_bytes, impl_->next_timeline_file};
   if (*files.next_file < timeline.first_file) *files.next_file = timeline.first_file;
+  std::unique_ptr<Sink> sink = make_record_sink(std::move(files), header);
+  if (!timeline.shown.empty()) sink = make_tee_sink(std::move(sink), make_chrome_sink(timeline.shown, header));
   impl_->status.mark_cycles(timeline.mark_cycles);
   impl_->engine->record_pieces(timeline.pieces);
   impl_->tracer.now_in(impl_->step, knobs_version());
-  impl_->tracer.start(make_chrome_sink(std::move(files), header));
+  impl_->tracer.start(std::move(sink));
   (void)impl_->mailbox.request_look();
   impl_->driver->nudge();
   record_knobs(impl_->status, impl_->tracer);

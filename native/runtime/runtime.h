@@ -64,6 +64,7 @@ struct TimelineOptions {
   bool gzip = false;               // ".gz" is added to the path
   std::uint64_t rotate_bytes = 0;  // a larger file is followed by another one; 0 = never
   std::uint32_t first_file = 0;    // number of the first file, where earlier runtimes have written some of this rank
+  std::string shown{};             // a Chrome trace of this rank, for who looks while the job runs; empty: none
 };
 
 /// Where a rank stands among the hosts of the job.

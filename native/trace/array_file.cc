@@ -5,9 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 
-#include "base/error.h"
+#include "trace/record_file.h"
 
 namespace ringtune {
 namespace {
@@ -18,13 +17,6 @@ constexpr std::int64_t kSpareBytes = 512;
 std::string blanks(std::int64_t count) { return std::string(static_cast<std::size_t>(count), ' '); }
 
 }  // namespace
-
-void throw_trace_io(const char* action, const std::string& path, int error) {
-  throw TraceIo(std::string("cannot ") + action + " the timeline file " + path + ": " +
-                std::generic_category().message(error));
-}
-
-std::unique_ptr<ElementFile> open_array_file(const std::string& path) { return std::make_unique<ArrayFile>(path); }
 
 ArrayFile::ArrayFile(const std::string& path)
     : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)), patch_(fd_.get()) {
@@ -47,7 +39,6 @@ void ArrayFile::flush() {
     throw;
   }
   end_ += static_cast<std::int64_t>(block);
-  text_bytes_ += block;
   buffer_.clear();
 }
 
@@ -59,7 +50,6 @@ void ArrayFile::finish() {
     buffer_ += kClose;
     lay_over(false);
     end_ += block;
-    text_bytes_ += static_cast<std::size_t>(block);
     buffer_.clear();
   }
   cut_back(0);

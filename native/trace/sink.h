@@ -42,19 +42,23 @@ struct PartHeader {
   std::string job;
 };
 
-struct ChromeOptions {
-  std::string path;                // ends in ".json"
+struct PartOptions {
+  std::string path;                // ends in ".spans"
   bool gzip = false;               // ".gz" is added to the name
   std::uint64_t rotate_bytes = 0;  // a file that has become so large (before packing) is followed by another; 0 = never
-  /// Number of the next file of this rank: "x.json" for 0, "x.1.json" for 1 ... Counted on by the sink.
+  /// Number of the next file of this rank: "x.spans" for 0, "x.1.spans" for 1 ... Counted on by the sink.
   std::shared_ptr<std::atomic<std::uint32_t>> next_file = std::make_shared<std::atomic<std::uint32_t>>(0);
 };
 
-/// One rank's part as Chrome-trace JSON arrays, one or several files. A plain file is valid JSON at any moment, also
-/// after SIGKILL; a packed one can be unpacked up to its last flush. Throws TraceIo with path and reason.
-[[nodiscard]] std::unique_ptr<Sink> make_chrome_sink(ChromeOptions options, const PartHeader& header);
+/// One rank's part as records, in one or several files: see trace/part_layout.h. Throws TraceIo with path and reason.
+[[nodiscard]] std::unique_ptr<Sink> make_record_sink(PartOptions options, const PartHeader& header);
 /// The name of a file of that number.
-[[nodiscard]] std::string part_path(const ChromeOptions& options, std::uint32_t number);
+[[nodiscard]] std::string part_path(const PartOptions& options, std::uint32_t number);
+/// A Chrome-trace JSON array, valid at any moment, also after SIGKILL: what users of Horovod look at while a job runs.
+/// Throws TraceIo with path and reason.
+[[nodiscard]] std::unique_ptr<Sink> make_chrome_sink(const std::string& path, const PartHeader& header);
+/// Gives everything to both. Errors and losses are those of the first; the second is given up at its first error.
+[[nodiscard]] std::unique_ptr<Sink> make_tee_sink(std::unique_ptr<Sink> first, std::unique_ptr<Sink> second);
 /// Keeps spans in memory (tests, in-process statistics); `out` must outlive the sink.
 [[nodiscard]] std::unique_ptr<Sink> make_memory_sink(std::vector<Span>* out);
 [[nodiscard]] std::unique_ptr<Sink> make_null_sink();

@@ -15,7 +15,7 @@ RUN = Path("runs/x")
     [
         (layout.run_file(RUN), "runs/x/run.json"),
         (layout.machine_file(RUN, 3), "runs/x/machine/rank-00003.json"),
-        (layout.timeline_part(RUN, 0), "runs/x/timeline/rank-00000.json"),
+        (layout.timeline_part(RUN, 0), "runs/x/timeline/rank-00000.spans"),
         (layout.timeline_file(RUN), "runs/x/timeline.json"),
         (layout.step_log(RUN, 12), "runs/x/steps/rank-00012.jsonl"),
         (layout.sample_log(RUN, 2), "runs/x/samples/rank-00002.jsonl"),

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from ringtune.dashboard.data.live import backlog
 from ringtune.dashboard.data.live import timeline as live_timeline
 from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, serving
-from tests.dashboard.folders import Recording, change, gallery
+from tests.dashboard.folders import Recording, gallery
 
 
 def range_of(graph: str) -> str:
@@ -61,22 +60,8 @@ def url(root: Path) -> Iterator[str]:
 
 @pytest.fixture
 def every_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Followed timelines read anew whenever they are asked, and as much as there is."""
+    """Followed timelines read anew whenever they are asked."""
     monkeypatch.setattr(live_timeline, "_SAME_LOOK_S", 0)
-    monkeypatch.setattr(live_timeline, "NEWEST_BYTES", 1 << 30)
-
-
-@pytest.fixture
-def partly_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """A running job of which only the newest is read; what lies before is read when somebody asks for it."""
-    monkeypatch.setattr(live_timeline, "AT_ONCE_BYTES", 10_000)
-    monkeypatch.setattr(live_timeline, "NEWEST_BYTES", 12_000)
-    monkeypatch.setattr(backlog, "SHARE", 1e-9)
-    monkeypatch.setattr(backlog, "LEAST_SHARE", 1e-9)
-    found = Recording(tmp_path)
-    change(found.run, status="running", exit_code=None, ended_unix_ns=None)
-    found.upto(1.0)
-    return found
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -10,12 +11,20 @@ import shutil
 import socket
 import time
 import zlib
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from ringtune import layout
 from ringtune.dashboard.data.timeline import trace
 from ringtune.timeline.merging.merge import merge_run
+from ringtune.timeline.merging.part_writer import write_part
+from ringtune.timeline.reading import part_layout
+from ringtune.timeline.reading.reader import read
+from ringtune.timeline.spans import Instant, PartInfo, SpanTable
 from ringtune.timeline.synthetic.generate import Schedule
 from tests.timeline.generated_run import generate_run
 
@@ -246,7 +255,39 @@ def gallery(root: Path) -> dict[str, Path]:
     return runs
 
 
-CLOSE = "\n]\n" + 512 * " "
+def rename_tensor(part: Path, name: str, other: str) -> None:
+    """Call a tensor otherwise in a part."""
+    found = read(part)
+    tensors = tuple(tensor.replace(name, other) for tensor in found.spans.tensors)
+    write_part(part, found.parts[0], replace(found.spans, tensors=tensors), found.instants)
+
+
+@dataclass
+class Content:
+    """What a part says."""
+
+    info: PartInfo
+    spans: SpanTable
+    instants: list[Instant]
+
+    def units(self) -> list[bytes]:
+        """Header and texts, then a span or an event each, as they would have been recorded one after another."""
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "part.spans"
+            write_part(path, replace(self.info, truncated=True), self.spans, self.instants)
+            content = path.read_bytes()
+        records = np.frombuffer(content, part_layout.RECORD, offset=part_layout.HEADER.itemsize)
+        heads = np.flatnonzero(records["stage"] != part_layout.WORDS)
+        begins = part_layout.HEADER.itemsize + part_layout.RECORD.itemsize * np.append(heads, len(records))
+        found = [content[begin:end] for begin, end in itertools.pairwise(begins.tolist())]
+        texts = [unit for unit, head in zip(found, heads, strict=True) if records["stage"][head] == part_layout.TEXT]
+        said = [
+            (int(records["begin_ns" if records["stage"][head] == part_layout.EVENT else "end_ns"][head]), unit)
+            for unit, head in zip(found, heads, strict=True)
+            if records["stage"][head] != part_layout.TEXT
+        ]
+        said.sort(key=lambda one: one[0])
+        return [content[: part_layout.HEADER.itemsize] + b"".join(texts), *(unit for _, unit in said)]
 
 
 class Recording:
@@ -256,29 +297,29 @@ class Recording:
         self.done = generate_run(root, "done", Schedule(ranks=ranks, steps=steps), tuning=False, scaling=False)
         self.run = root / "live"
         shutil.copytree(self.done, self.run)
-        self.lines: dict[Path, list[str]] = {}
+        self.parts: dict[Path, Content] = {}
         for part in trace.sources(self.run):
-            lines = part.read_text().splitlines()[1:-1]
+            found = read(part)
             path = part.with_name(f"{part.name}.gz") if packed else part
-            self.lines[path] = [line.rstrip(",") for line in lines]
+            self.parts[path] = Content(found.parts[0], found.spans, list(found.instants))
             part.unlink()
-        self._packers = {part: (zlib.compressobj(wbits=31), [0]) for part in self.lines} if packed else {}
+        self._packers = {part: (zlib.compressobj(wbits=31), [0]) for part in self.parts} if packed else {}
 
-    def upto(self, share: float, torn: str = "") -> None:
-        """Let every part hold this share of its events, and the begin of one that is half there."""
-        for part, lines in self.lines.items():
-            kept = lines[: int(share * len(lines))]
+    def upto(self, share: float, torn: bytes = b"") -> None:
+        """Let every part hold this share of its records, and the begin of one that is half there."""
+        for part, content in self.parts.items():
+            units = content.units()
+            kept = units[: int(share * len(units))]
             if self._packers:
                 self._pack(part, kept)
                 continue
-            end = ",\n" + torn if torn else CLOSE
-            with part.open("r+" if part.exists() else "w") as stream:
-                stream.write("[\n" + ",\n".join(kept) + end)
+            with part.open("r+b" if part.exists() else "wb") as stream:
+                stream.write(b"".join(kept) + torn)
+                stream.truncate()
 
-    def _pack(self, part: Path, kept: list[str]) -> None:
+    def _pack(self, part: Path, kept: list[bytes]) -> None:
         """Write more of a packed part; like the recorder's, each block can be unpacked at once."""
         packer, written = self._packers[part]
-        text = "".join((",\n" if at else "[\n") + kept[at] for at in range(written[0], len(kept)))
         with part.open("ab") as stream:
-            stream.write(packer.compress(text.encode()) + packer.flush(zlib.Z_SYNC_FLUSH))
+            stream.write(packer.compress(b"".join(kept[written[0] :])) + packer.flush(zlib.Z_SYNC_FLUSH))
         written[0] = max(written[0], len(kept))

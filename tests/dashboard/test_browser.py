@@ -15,7 +15,7 @@ from ringtune.dashboard import cpu_budget
 from ringtune.dashboard.pictures import serving
 from ringtune.timeline.synthetic.generate import Schedule
 from tests.dashboard.conftest import Visit, range_of
-from tests.dashboard.folders import HOSTILE, change, training
+from tests.dashboard.folders import HOSTILE, change, rename_tensor, training
 from tests.timeline.generated_run import generate_run
 
 DRAWN = ".js-plotly-plot .main-svg"
@@ -232,8 +232,7 @@ def test_light_and_dark_are_remembered(visit: Visit, url: str, runs: dict[str, P
 def test_hostile_runs_are_texts_and_clear_messages(visit: Visit, tmp_path: Path) -> None:
     run = training(tmp_path, ranks=2, steps=4)
     change(run, name=HOSTILE, labels={HOSTILE: HOSTILE}, hosts=[HOSTILE], command=[HOSTILE], config={HOSTILE: HOSTILE})
-    part = layout.timeline_part(run, 0)
-    part.write_text(part.read_text().replace("layer1.0.conv1.weight", HOSTILE.replace('"', "")))
+    rename_tensor(layout.timeline_part(run, 0), "layer1.0.conv1.weight", HOSTILE.replace('"', ""))
     scaling = layout.scaling_file(run, "resnet")
     scaling.write_text(scaling.read_text().replace("resnet50", HOSTILE))
     for name, content in (("broken", "{"), ("x" * 200, '{"name":"' + "y" * 100_000 + '"}'), ("ünï <b>", "[]")):

@@ -13,9 +13,10 @@ from urllib.parse import quote
 import pytest
 
 from ringtune.dashboard import cpu_budget
+from ringtune.dashboard.data.timeline import trace
 from ringtune.dashboard.pictures import serving
 from tests.dashboard.conftest import Visit
-from tests.dashboard.folders import Recording
+from tests.dashboard.folders import Recording, change
 
 pytestmark = pytest.mark.slow
 
@@ -86,33 +87,30 @@ def test_pages_of_which_nothing_changes_are_not_drawn_again_and_again(
 
 
 def test_an_answer_about_a_drawing_that_is_gone_is_asked_for_again(
-    visit: Visit, partly_read: Recording, monkeypatch: pytest.MonkeyPatch
+    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A poll asks, the page is drawn with what was there by then, the past is read, and only then comes the answer."""
+    """A poll asks, the page is drawn anew, the job records more, and only then comes the answer."""
     monkeypatch.setattr(cpu_budget, "REDRAW_MS", 10**9)
+    recording = Recording(tmp_path)
+    change(recording.run, status="running", exit_code=None, ended_unix_ns=None)
+    recording.upto(0.5)
     page, held, letting_go = visit.page, list[Any](), threading.Event()
-    with serving(partly_read.run.parent) as address:
-        page.goto(f"{address}run/{quote(partly_read.run.name)}/timeline")
-        page.wait_for_selector("#timeline-hurry")
+    with serving(tmp_path) as address:
+        page.goto(f"{address}run/{quote(recording.run.name)}/timeline")
+        page.wait_for_selector("#timeline-graph .js-plotly-plot", state="attached")
         with page.expect_response("**/_poll") as answered:
             pass
         assert answered.value.status in (200, 204)
         page.route("**/_poll", lambda route: route.continue_() if letting_go.is_set() else held.append(route))
-        with page.expect_request("**/_poll") as asked:
+        with page.expect_request("**/_poll"):
             pass
         with page.expect_response(lambda one: "timeline-graph.figure" in (one.request.post_data or "")):
             page.click("#timeline-fit")
         page.wait_for_timeout(500)  # what was drawn becomes what the next poll speaks of
-        page.click("#timeline-hurry")
-        question = {**asked.value.post_data_json, "known": None}
-
-        def whole() -> bool:
-            said = page.request.post(f"{address}_poll", data=question)
-            return said.status == 200 and said.json()["news"].get("poll_interval_ms") == 0
-
-        visit.until_true(whole, "all of the past is read")
+        recording.upto(0.6)
+        whole = len(trace.load(recording.run, trace.sources(recording.run)).recorded())
         letting_go.set()
         for one in held:
             one.continue_()
-        page.wait_for_selector("#timeline-past", state="detached")
+        page.wait_for_selector(f"#timeline-note >> text={whole:,} spans in")
     assert visit.complaints_while_served == []

@@ -119,20 +119,6 @@ def test_what_a_running_job_adds_is_added_to_the_lanes(
     assert visit.complaints_while_served == []
 
 
-def test_the_past_of_a_running_job_is_read_when_somebody_asks_for_it(visit: Visit, partly_read: Recording) -> None:
-    whole = len(trace.load(partly_read.run, trace.sources(partly_read.run)).recorded())
-    with serving(partly_read.run.parent) as address:
-        visit.page.goto(f"{address}run/{quote(partly_read.run.name)}/timeline")
-        visit.page.wait_for_selector(SPANS, state="attached")
-        visit.page.wait_for_selector("text=of the timeline is read; the newest steps are shown")
-        visit.page.wait_for_selector("#timeline-graph >> text=not read yet")
-        visit.page.click("#timeline-hurry")
-        visit.page.wait_for_selector("#timeline-past", state="detached")
-        visit.page.wait_for_selector(f"#timeline-note >> text={whole:,} spans in")
-        assert visit.page.locator("#timeline-graph >> text=not read yet").count() == 0
-    assert visit.complaints_while_served == []
-
-
 def test_the_minimap_moves_the_window(visit: Visit, url: str, runs: dict[str, Path]) -> None:
     page = visit.page
     page.goto(f"{url}/run/{quote(runs['done'].name)}/timeline")

@@ -15,7 +15,7 @@ from ringtune import layout
 from ringtune.dashboard.pictures import serving
 from ringtune.dashboard.server import ServeOptions, Server
 from tests.dashboard.conftest import Visit
-from tests.dashboard.folders import HOSTILE, change, sampled, training, tuned
+from tests.dashboard.folders import HOSTILE, change, rename_tensor, sampled, training, tuned
 
 pytestmark = pytest.mark.slow
 
@@ -195,8 +195,7 @@ def test_hostile_names_and_broken_files_stay_texts_on_every_page(visit: Visit, t
     sampled(run)
     change(run, name=HOSTILE, hosts=[name, name + "2"])
     for rank in (0, 1):
-        part = layout.timeline_part(run, rank)
-        part.write_text(part.read_text().replace("layer1.0.conv1.weight", name))
+        rename_tensor(layout.timeline_part(run, rank), "layer1.0.conv1.weight", name)
     with layout.sample_log(run, 0).open("a") as stream:
         stream.write("{\n[]\n" + '{"at_ns": 1e400, "gpus": "x"}\n')
     (tmp_path / "outside.jsonl").write_text(layout.sample_log(run, 1).read_text())

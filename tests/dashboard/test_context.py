@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ringtune import layout
@@ -17,7 +18,9 @@ from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.page_registry import TABS, TIMELINE_PAGES
 from ringtune.dashboard.pages import overview
 from ringtune.dashboard.routes import Route
+from ringtune.timeline.reading.part_layout import RECORD
 from ringtune.timeline.synthetic.generate import Schedule
+from ringtune.timeline.vocabulary import Stage
 from tests.dashboard.folders import sampled
 from tests.timeline.generated_run import generate_run
 
@@ -65,8 +68,8 @@ def test_a_growing_timeline_is_not_read_all_the_time(context: Context, monkeypat
     monkeypatch.setattr(module, "COST_FACTOR", 1e9)
     run, route = context.folder.rows()[0].info, only(context, "timeline")
     first, stamp = context.timeline(run), context.stamp(route)
-    with layout.timeline_part(run.path, 0).open("a") as stream:
-        stream.write("\n")
+    with layout.timeline_part(run.path, 0).open("ab") as stream:
+        stream.write(b"\n")
     assert context.timeline(run) is first and context.stamp(route) == stamp
     context._fresh_until.clear()
     assert context.stamp(route) != stamp
@@ -86,9 +89,11 @@ def test_a_live_timeline_is_followed_and_one_that_ended_is_read(
         assert followed is not whole and followed.extent == whole.extent
     before = context.stamp(route)
     part = layout.timeline_part(run.path, 0)
-    text = part.read_text().rstrip().removesuffix("]").rstrip()
-    step = next(line.rstrip(",") for line in reversed(text.splitlines()) if '"STEP"' in line)
-    part.write_text(text + ",\n" + json.dumps({**json.loads(step), "args": {"step": 3}}) + "\n]\n")
+    content = part.read_bytes()
+    records = np.frombuffer(content, RECORD, offset=2 * RECORD.itemsize)
+    step = records[records["stage"] == int(Stage.STEP)][-1:].copy()
+    step["step"] = 3
+    part.write_bytes(content + step.tobytes())
     assert context.stamp(route) != before
     with context.watched(live) as grown:
         assert isinstance(grown, TimelineIndex) and grown.step_range() == (0, 3)

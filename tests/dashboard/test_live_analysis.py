@@ -15,6 +15,7 @@ from ringtune.dashboard.data.live.timeline import LiveTimeline
 from ringtune.dashboard.data.timeline import trace
 from ringtune.timeline.analysis.steps import select_steps
 from ringtune.timeline.spans import Trace
+from ringtune.timeline.vocabulary import Stage
 from tests.dashboard.folders import Recording
 
 pytestmark = pytest.mark.usefixtures("every_look_counts")
@@ -110,7 +111,7 @@ def test_a_timeline_that_is_read_anew_is_analysed_anew(recording: Recording) -> 
     recording.upto(0.8)
     live = LiveAnalysis(LiveTimeline(recording.run))
     assert live.with_lateness(anew=True).last > 0
-    for part in recording.lines:
+    for part in recording.parts:
         part.unlink()
     recording.upto(0.3)
     found = live.with_lateness(anew=False)
@@ -132,8 +133,8 @@ def test_of_a_long_job_the_newest_steps_are_taken(recording: Recording) -> None:
 
 
 def test_a_job_without_steps_is_analysed_as_a_whole(recording: Recording) -> None:
-    for part, lines in recording.lines.items():
-        recording.lines[part] = [line for line in lines if '"STEP"' not in line]
+    for content in recording.parts.values():
+        content.spans = content.spans.take(~content.spans.in_stage(Stage.STEP))
     recording.upto(0.5)
     live = LiveAnalysis(LiveTimeline(recording.run))
     found = live.with_sums(anew=True)

@@ -190,7 +190,7 @@ def test_a_broken_part_is_named_and_the_others_are_shown(tmp_path: Path) -> None
     layout.timeline_part(run, 1).write_text("no trace at all")
     index = trace.load(run, trace.sources(run))
     assert index.ranks == (0,)
-    assert any("rank-00001.json" in problem for problem in index.problems)
+    assert any("rank-00001.spans" in problem for problem in index.problems)
     layout.timeline_part(run, 0).write_text("no trace at all")
     with pytest.raises(Unreadable):
         trace.load(run, trace.sources(run))

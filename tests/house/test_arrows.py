@@ -137,12 +137,12 @@ def test_the_session_is_the_one_way_into_the_runtime() -> None:
 
 
 def test_the_timeline_can_do_without_native_code() -> None:
-    """One file knows the native reader, and asks for it only where it is about to be used."""
+    """One file knows the native writer, and asks for it only where it is about to be used."""
     naming = {path.name for path in python_files("timeline") for _, name in imported_names(path) if "_native" in name}
-    assert naming <= {"native_lines.py"}
-    tree = ast.parse((ROOT / "timeline" / "reading" / "native_lines.py").read_text(encoding="utf-8"))
+    assert naming <= {"native_writer.py"}
+    tree = ast.parse((ROOT / "timeline" / "merging" / "native_writer.py").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert not [node for node in imports if "_native" in ast.unparse(node)]
+    assert not [node for node in imports if "ringtune._native" in ast.unparse(node)]
 
 
 def test_the_layers_of_the_timeline_import_only_those_below() -> None:

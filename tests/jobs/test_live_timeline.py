@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ringtune import live_timeline
+from ringtune import layout, live_timeline
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.runs.run import Run
 from tests.launch.conftest import DRIVER
@@ -116,61 +116,70 @@ def test_a_rank_0_that_is_killed_leaves_no_part_in_the_place_of_the_merge(tmp_pa
     assert sorted(part.rank for part in read(tmp_path / "named.json").parts) == [0, 1]
 
 
-def parts_of(run: Path) -> Path:
-    parts = run / "timeline"
-    parts.mkdir(parents=True)
-    for number in ("", ".2", ".10"):
-        (parts / f"rank-00000{number}.json").write_text(f'["{number}"]\n', encoding="utf-8")
-    return parts
+def shown_of(run: Path) -> Path:
+    shown = layout.shown_file(run)
+    shown.parent.mkdir(parents=True)
+    shown.write_text("[]\n", encoding="utf-8")
+    return shown
 
 
-def test_the_newest_part_gets_a_second_name_which_is_no_merged_timeline(tmp_path: Path) -> None:
-    parts, target = parts_of(tmp_path / "run"), tmp_path / "folder" / "t.json"
-    assert live_timeline.show(parts, "rank-00000", target) is None
-    assert target.samefile(parts / "rank-00000.10.json")
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"labels": {"timeline": str(target)}}), encoding="utf-8")
-    assert Run(tmp_path / "run").timeline is None
+def test_what_is_shown_gets_a_second_name_which_is_no_merged_timeline(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shown, target = shown_of(run), tmp_path / "folder" / "t.json"
+    assert live_timeline.target(run, target) == target
+    assert live_timeline.show(run, target) is None
+    assert target.samefile(shown)
+    (run / "run.json").write_text(json.dumps({"labels": {"timeline": str(target)}}), encoding="utf-8")
+    assert Run(run).timeline is None
     target.unlink()
     target.write_text("merged", encoding="utf-8")
-    assert Run(tmp_path / "run").timeline == target
+    assert Run(run).timeline == target
+
+
+def test_what_an_earlier_recording_has_shown_stays(tmp_path: Path) -> None:
+    shown, target = shown_of(tmp_path / "run"), tmp_path / "first.json"
+    live_timeline.show(tmp_path / "run", target)
+    fresh = live_timeline.fresh(tmp_path / "run")
+    assert fresh == shown and not fresh.exists()
+    fresh.write_text("[1]\n", encoding="utf-8")
+    assert target.read_text(encoding="utf-8") == "[]\n"
 
 
 def test_on_another_file_system_it_is_a_link_until_the_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, target, link = parts_of(tmp_path / "run"), tmp_path / "t.json", os.link
+    shown, target = shown_of(tmp_path / "run"), tmp_path / "t.json"
 
-    def within_a_file_system(one: Path, other: Path) -> None:
-        if other.parent != parts:
-            raise OSError(18, "Invalid cross-device link")
-        link(one, other)
+    def refused(one: Path, other: Path) -> None:
+        raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(os, "link", within_a_file_system)
+    monkeypatch.setattr(os, "link", refused)
     (tmp_path / "users.json").symlink_to(target)
-    shown = live_timeline.show(parts, "rank-00000", tmp_path / "users.json")
-    assert shown == target and target.is_symlink() and target.samefile(parts / "rank-00000.10.json")
-    assert os.readlink(target) != str(parts / "rank-00000.10.json"), "a writer through the link would replace the part"
+    found = live_timeline.target(tmp_path / "run", tmp_path / "users.json")
+    assert found == target
+    link = live_timeline.show(tmp_path / "run", target)
+    assert link == target and target.is_symlink() and target.samefile(shown)
     assert (tmp_path / "users.json").is_symlink()
-    live_timeline.hide(shown)
-    assert not os.path.lexists(target) and len(list(parts.iterdir())) == 3
+    live_timeline.hide(link)
+    assert not os.path.lexists(target) and shown.is_file()
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "packed", "usual", "no parts", "no room"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "packed", "usual", "no room"])
 def test_what_is_no_regular_file_is_left_alone(kind: str, tmp_path: Path) -> None:
-    parts, target = parts_of(tmp_path / "run"), tmp_path / "target"
+    shown, named = shown_of(tmp_path / "run"), tmp_path / "target"
     if kind == "folder":
-        target.mkdir()
+        named.mkdir()
     elif kind == "pipe":
-        os.mkfifo(target)
+        os.mkfifo(named)
     elif kind == "device":
-        target.symlink_to("/dev/null")
+        named.symlink_to("/dev/null")
     elif kind == "packed":
-        target = tmp_path / "t.json.gz"
+        named = tmp_path / "t.json.gz"
     elif kind == "usual":
-        target = tmp_path / "run" / "timeline.json"
-    elif kind == "no parts":
-        parts = tmp_path
+        named = tmp_path / "run" / "timeline.json"
     else:
-        target = parts / "rank-00000.json" / "below a file"
-    before = target.lstat().st_ino if os.path.lexists(target) else None
-    assert live_timeline.show(parts, "rank-00000", target) is None
-    assert (target.lstat().st_ino if os.path.lexists(target) else None) == before
+        named = shown / "below a file"
+    before = named.lstat().st_ino if os.path.lexists(named) else None
+    target = live_timeline.target(tmp_path / "run", named)
+    assert (target is None) == (kind != "no room")
+    assert target is None or live_timeline.show(tmp_path / "run", target) is None
+    assert (named.lstat().st_ino if os.path.lexists(named) else None) == before
     assert not list(tmp_path.glob(".*"))

@@ -103,7 +103,7 @@ def test_only_the_chosen_steps_are_recorded(fresh: GetJob, tmp_path: Path) -> No
         steps = trace.spans.of_rank(rank).of_stage(Stage.STEP)
         assert steps.step.tolist() == [5, 6, 7, 20, 21]
         names = [path.name for path in files_of_rank(tmp_path / "run", rank)]
-        assert names == [f"rank-0000{rank}.json.gz", f"rank-0000{rank}.1.json.gz"]
+        assert names == [f"rank-0000{rank}.spans.gz", f"rank-0000{rank}.1.spans.gz"]
 
 
 def test_a_large_part_goes_on_in_further_files(fresh: GetJob, tmp_path: Path) -> None:

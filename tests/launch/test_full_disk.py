@@ -56,7 +56,9 @@ def test_a_job_that_has_trained_ends_well(jobs: Jobs) -> None:
     lines = found.stderr.splitlines()
     crowded = "times will tell little about a real job"  # said where this machine has one core
     of_the_disk = [line for line in lines if "warning" in line and crowded not in line]
-    assert not [line for line in of_the_disk if "No space left on device" not in line]
+    # Where the timeline itself still fits once the parts have their ends, what they lost is said.
+    said = ("No space left on device", "spans were dropped while recording")
+    assert not [line for line in of_the_disk if not any(words in line for words in said)]
     assert "Traceback" not in found.stderr and "how the job ended is not noted" in found.stderr
     # Each file that cannot be written is said once while the job trains.
     kept = [line for line in lines if "is kept no further" in line]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
+import pytest
 
-from ringtune.timeline.merging.merge import Engine, join, merge
+from ringtune.timeline.merging import native_writer
+from ringtune.timeline.merging.merge import join, merge
 from ringtune.timeline.merging.merged_file import in_file_order
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable, Trace, concatenate
@@ -23,18 +26,19 @@ TWO_HOSTS = ("host-a", "host-a", "host-b", "host-b")
 SKEWED = {"host-b": HostClock(offset_ns=-777_000_123_456, drift_ppm=40.0, error_ns=1_500)}
 
 
-NEEDED: dict[Engine, str | None] = {"memory": None, "database": "duckdb", "native": "ringtune._native"}
-"""Engines of merging, and the package that each needs."""
-QUICK: tuple[Engine, ...] = ("database", "native")
-"""Those for large traces."""
+Engine = Literal["plain", "native"]
+ENGINES: tuple[Engine, ...] = ("plain", "native")
+"""What writes merged files."""
 
 
-def can(engine: Engine) -> Engine:
-    """Return the engine; the test is skipped where its package is missing."""
-    package = NEEDED[engine]
-    if package is not None:
-        needs(package)
-    return engine
+@contextmanager
+def writing_by(engine: Engine) -> Iterator[None]:
+    """Merged files are written by that code meanwhile; the test is skipped where it is missing."""
+    if engine == "native":
+        needs("ringtune._native")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_writer, "available", lambda: engine == "native")
+        yield
 
 
 def four_ranks(**changes: Any) -> Schedule:
@@ -109,11 +113,10 @@ def with_ranges(
 
 
 __all__ = [
-    "NEEDED",
-    "QUICK",
+    "ENGINES",
     "SKEWED",
     "TWO_HOSTS",
-    "can",
+    "Engine",
     "events_of",
     "four_ranks",
     "generate",

@@ -160,7 +160,7 @@ def killed(folder: Path) -> list[Path]:
     """Rank 1 is always late, and was killed: its part ends early, and the launcher kept how it ended."""
     write_run(folder, simulate(job(2, 40, 12, every(1, range(1, 40), 4)))[0])
     part = layout.timeline_part(folder, 1)
-    part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
+    part.write_bytes(part.read_bytes()[: part.stat().st_size * 51 // 100])
     failed = {"rank": 1, "host": "here", "exit_code": 137, "after_s": 3.0, "last_lines": []}
     runfolder.update(folder, status="failed", failure=failed)
     return [folder]

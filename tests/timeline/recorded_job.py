@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from ringtune.timeline.vocabulary import Stage
 FLOAT32, SUM = 7, 1
 NAMES = ('plain "quoted"', "back\\slash", "ünï ✓\ttab", "last")
 STEPS, COUNT = 3, 1000
+SHOWN = "shown.json"
 
 RING = 1 << 16  # spans that wait for the writer
 BURST, STEPS_FROZEN = RING + 5_000, 20
@@ -42,6 +44,9 @@ def main() -> None:
         if options.dies and step == 1 and session.rank == 1:
             wait_for_a_step(session)
             os.kill(os.getpid(), signal.SIGKILL)
+    if session.rank == 0 and session.run_folder is not None:
+        with suppress(OSError):  # the merge removes it; on another disk it is not asked for
+            os.link(layout.shown_file(session.run_folder), session.run_folder / SHOWN)
     ringtune.shutdown()
 
 

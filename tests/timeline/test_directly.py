@@ -12,10 +12,10 @@ from ringtune.timeline.analysis.batches import MISSING, batch_table
 from ringtune.timeline.analysis.causality import causality
 from ringtune.timeline.analysis.critical_path import critical_path
 from ringtune.timeline.analysis.stragglers import stragglers
-from ringtune.timeline.merging.merge import Engine, merge
+from ringtune.timeline.merging.merge import merge
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.vocabulary import DEVICE_STAGES, Stage
-from tests.timeline.helpers import can, rows
+from tests.timeline.helpers import ENGINES, Engine, rows, writing_by
 from tests.timeline.test_staged import event, of_device, write
 
 US = 1000
@@ -50,14 +50,14 @@ def job(folder: Path, error_ns: int = 2000, steps: int = 1) -> list[Path]:
     return paths
 
 
-def joined(folder: Path, engine: Engine = "memory", steps: int = 1) -> Trace:
-    merge(job(folder / "parts", steps=steps), folder / f"{engine}.json", engine=engine)
+def joined(folder: Path, engine: Engine = "plain", steps: int = 1) -> Trace:
+    with writing_by(engine):
+        merge(job(folder / "parts", steps=steps), folder / f"{engine}.json")
     return load(folder / f"{engine}.json")
 
 
-@pytest.mark.parametrize("engine", ["memory", "database", "native"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_spans_come_through_every_merge(tmp_path: Path, engine: Engine) -> None:
-    can(engine)
     trace = joined(tmp_path, engine)
     assert len(trace.spans.of_stage(*DEVICE_STAGES)) == 6
     assert set(trace.spans.of_stage(Stage.COMMUNICATE).fact("device").tolist()) == {0}
@@ -123,7 +123,7 @@ def test_causality_allows_for_the_clocks_of_gpus(tmp_path: Path) -> None:
     assert (found.violations, found.worst_ns) == (1, 6 * US)
 
 
-def packed(folder: Path, engine: Engine = "memory") -> Trace:
+def packed(folder: Path, engine: Engine = "plain") -> Trace:
     """Load the job with batches packed for 3 us before NCCL, which ends at 76, and unpacked for 4 us."""
     paths = job(folder / "parts")
     for path, there in zip(paths, (30, 60), strict=True):
@@ -135,13 +135,13 @@ def packed(folder: Path, engine: Engine = "memory") -> Trace:
         exchange["ts"], exchange["dur"] = there + 4, 72 - there
         more = [event(Stage.COPY_IN, there + 1, there + 4, **about), event(Stage.COPY_OUT, 76, 80, **about)]
         write(path.parent, exchange["pid"], [line for line in lines if line["ph"] == "X"] + more)
-    merge(paths, folder / f"{engine}.json", engine=engine)
+    with writing_by(engine):
+        merge(paths, folder / f"{engine}.json")
     return load(folder / f"{engine}.json")
 
 
-@pytest.mark.parametrize("engine", ["memory", "database", "native"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_packing_on_a_gpu_comes_through_every_merge(tmp_path: Path, engine: Engine) -> None:
-    can(engine)
     trace = packed(tmp_path, engine)
     copies = trace.spans.of_stage(Stage.COPY_IN, Stage.COPY_OUT)
     assert len(copies) == 4

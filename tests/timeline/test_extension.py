@@ -138,7 +138,7 @@ def test_an_upload_that_stops_halfway_leaves_no_half_part(four: FakeJob, capsys:
     four.close(0, QUICK)
     assert read(four.root / "trace.json").ranks == (0, 1, 3)
     assert sorted(path.name for path in layout.timeline_parts(four.folder(0)).iterdir()) == [
-        f"rank-0000{rank}.json" for rank in (0, 1, 3)
+        f"rank-0000{rank}.spans" for rank in (0, 1, 3)
     ]
     assert "the part of rank 2 did not arrive" in capsys.readouterr().err
 

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from ringtune.timeline.merging.merge import Engine, merge
+from ringtune.timeline.merging.merge import merge
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.vocabulary import BUS_NAME, COPY_IN_NAME, COPY_OUT_NAME, IN_FLIGHT_NAME, Stage
-from tests.timeline.helpers import NEEDED, can
+from tests.timeline.helpers import ENGINES, Engine, writing_by
 
 LISTS = (
     {"id": 1, "names": ["a", 'b "q"'], "bytes": [4, 8]},
@@ -96,10 +96,11 @@ def test_copies_are_one_span_a_tensor_one_after_another(tmp_path: Path) -> None:
     assert {spans.fact_texts[code] for code in spans.facts.tolist()} == {'"dtype":"float32"'}
 
 
-@pytest.mark.parametrize("engine", NEEDED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_copies_go_through_a_merge(engine: Engine, tmp_path: Path) -> None:
     part = write(tmp_path / "rank-00000.json", [batch(1.0), copies(4.0), copies(9.0, Stage.COPY_OUT)])
-    report = merge([part], tmp_path / "merged.json", engine=can(engine))
+    with writing_by(engine):
+        report = merge([part], tmp_path / "merged.json")
     assert (report.spans, report.problems) == (8, ())
     shifted = [(stage, tensor, begin - 1000, end - 1000, size) for stage, tensor, begin, end, size in rows(read(part))]
     assert sorted(rows(read(tmp_path / "merged.json"))) == sorted(shifted)
@@ -148,9 +149,10 @@ def test_counters_are_kept_with_what_they_count(tmp_path: Path) -> None:
         {**flight, "name": BUS_NAME, "args": {"bytes_per_s": 10**10}},
     ]
     part = write(tmp_path / "rank-00000.json", [batch(1.0), *counters])
-    for engine in NEEDED:
+    for engine in ENGINES:
         output = tmp_path / f"merged-{engine}.json"
-        merge([part], output, engine=can(engine))
+        with writing_by(engine):
+            merge([part], output)
         events = [event for event in orjson.loads(output.read_bytes())["traceEvents"] if event["ph"] == "C"]
         assert [(event["name"], event["ts"], event["args"]) for event in events] == [
             (IN_FLIGHT_NAME, 3.0, {"bytes": 77, "operations": 5}),
@@ -160,7 +162,7 @@ def test_counters_are_kept_with_what_they_count(tmp_path: Path) -> None:
         assert (found.bytes.tolist(), found.batch.tolist()) == ([77, 10**10], [5, 0])
 
 
-@pytest.mark.parametrize("engine", NEEDED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_facts_go_through_a_merge(engine: Engine, tmp_path: Path) -> None:
     span = {"name": "RING_ALLREDUCE", "cat": "communicate", "ph": "X", "pid": 0, "tid": 3, "ts": 5.0, "dur": 1.0}
     facts = {"algorithm": "ring", "dtype": "float32", "wire": "float16", "process_set": 2, "step_schedule": 1}
@@ -168,7 +170,8 @@ def test_facts_go_through_a_merge(engine: Engine, tmp_path: Path) -> None:
         batch(1.0),
         {**span, "args": {"tensor": "a +1", "bytes": 12, **facts, "batch": 3, "step": 1, "knobs_version": 2}},
     ]
-    merge([write(tmp_path / "rank-00000.json", events)], tmp_path / "merged.json", engine=can(engine))
+    with writing_by(engine):
+        merge([write(tmp_path / "rank-00000.json", events)], tmp_path / "merged.json")
     written = [event for event in orjson.loads((tmp_path / "merged.json").read_bytes())["traceEvents"]]
     (run,) = [event for event in written if event.get("cat") == "communicate" and event["ph"] == "X"]
     assert run["args"] == {"tensor": "a +1", "bytes": 12, **facts, "batch": 3, "step": 1, "knobs_version": 2}
@@ -185,8 +188,9 @@ def test_files_of_one_rank_are_one_part(packed: bool, tmp_path: Path) -> None:
         write(tmp_path / f"rank-00000{dot}{suffix}", [batch(at)], number=number, packed=packed)
         for number, (dot, at) in enumerate([("", 1.0), (".1", 9.0), (".2", 20.0)])
     ]
-    for engine in NEEDED:
-        report = merge(files[::-1], tmp_path / "merged.json", engine=can(engine))
+    for engine in ENGINES:
+        with writing_by(engine):
+            report = merge(files[::-1], tmp_path / "merged.json")
         assert (report.spans, report.dropped, len(report.parts), report.parts[0].recorded) == (12, 3, 1, 12)
     trace = read(tmp_path / "merged.json")
     assert sorted(set(trace.spans.of_stage(Stage.NEGOTIATE).begin_ns.tolist())) == [0, 500, 8000, 8500, 19000, 19500]

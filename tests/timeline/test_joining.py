@@ -16,12 +16,12 @@ from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.analysis.summary import summarize
 from ringtune.timeline.database import query
 from ringtune.timeline.inputs import load
-from ringtune.timeline.merging.merge import Engine, merge
+from ringtune.timeline.merging.merge import merge
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.synthetic.generate import Schedule, generate
 from ringtune.timeline.vocabulary import Stage
 from tests.conftest import needs
-from tests.timeline.helpers import NEEDED, can, events_of, rows, write_json
+from tests.timeline.helpers import ENGINES, Engine, events_of, rows, write_json, writing_by
 from tests.timeline.test_foreign import horovod_events
 from tests.timeline.test_merge import check_structure
 
@@ -161,17 +161,17 @@ def unnamed(folder: Path, number: int, *, base_ns: int = BASE_NS) -> Path:
     return made.rename(folder / f"kineto-{number}.json")
 
 
-@pytest.mark.parametrize("engine", NEEDED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_two_profiles_of_one_rank_at_the_same_time_are_refused(engine: Engine, tmp_path: Path) -> None:
     files = [kineto(tmp_path, 0), kineto(tmp_path, 0).rename(tmp_path / "again.json")]
     kineto(tmp_path, 0)
     said = r"again\.json and .*trace_rank0\.pt\.trace\.json are both taken for rank 0.*rank0\.json"
-    with pytest.raises(RingtuneError, match=said):
-        merge(files, tmp_path / "merged.json", engine=can(engine))
+    with pytest.raises(RingtuneError, match=said), writing_by(engine):
+        merge(files, tmp_path / "merged.json")
     assert not (tmp_path / "merged.json").exists()
 
 
-@pytest.mark.parametrize("engine", NEEDED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_profiles_of_the_same_moments_without_a_rank_have_one_by_their_names(
     engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,7 +182,8 @@ def test_profiles_of_the_same_moments_without_a_rank_have_one_by_their_names(
         path.rename(tmp_path / f"host_{number}7.1700000000000000001.pt.trace.json")
         second = unnamed(tmp_path, number, base_ns=later)
         second.rename(tmp_path / f"host_{number}7.1700000000000000002.pt.trace.json")
-    report = merge(reversed(sorted(tmp_path.glob("host*"))), tmp_path / "merged.json", engine=can(engine))
+    with writing_by(engine):
+        report = merge(reversed(sorted(tmp_path.glob("host*"))), tmp_path / "merged.json")
     assert [part.rank for part in report.parts] == [0, 1]
     said = capsys.readouterr().err
     assert "2 profiles do not name their ranks" in said and "host_07.pt.trace.json is rank 0" in said
@@ -212,13 +213,14 @@ def test_hosts_apart_are_compared_only_as_far_as_wall_clocks_go(tmp_path: Path) 
     assert [rank.verdict for rank in stragglers(load(traces)).ranks] == [(), ()]
 
 
-@pytest.mark.parametrize("engine", NEEDED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_profile_joins_ringtunes_own_part_of_its_rank(engine: Engine, tmp_path: Path) -> None:
     plan = Schedule(ranks=2, steps=3)
     parts = generate(plan).write(tmp_path / "parts")
     # Two milliseconds after the job's begin, on the wall clock of the same machine.
     profile = kineto(tmp_path, 1, base_ns=plan.start_unix_ns + 2_000_000)
-    report = merge([*parts, profile], tmp_path / "merged.json", engine=can(engine))
+    with writing_by(engine):
+        report = merge([*parts, profile], tmp_path / "merged.json")
     assert [part.rank for part in report.parts] == [0, 1]
     assert report.sentences() == []
     spans = read(tmp_path / "merged.json").spans

@@ -18,23 +18,30 @@ from hypothesis import strategies as st
 from ringtune import layout
 from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.merging.merge import merge, merge_run
-from ringtune.timeline.merging.writer import write_part
+from ringtune.timeline.merging.part_writer import write_part
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import Instant, PartInfo
 from ringtune.timeline.synthetic.generate import HostClock, Schedule, generate
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.generated_run import generate_run
-from tests.timeline.helpers import NEEDED, can, events_of, four_ranks, make_spans, merged, rows, truth_table
+from tests.timeline.helpers import (
+    ENGINES,
+    Engine,
+    events_of,
+    four_ranks,
+    make_spans,
+    merged,
+    rows,
+    truth_table,
+    writing_by,
+)
 
 
-@pytest.fixture(scope="module", params=NEEDED, autouse=True)
-def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every test here runs in all: merging in memory, in a database and natively."""
-    engine = can(request.param)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ringtune.timeline.reading.reader.BULK_BYTES", 2**62 if engine == "memory" else 0)
-        patch.setattr("ringtune.timeline.reading.native_lines.available", lambda: engine == "native")
-        yield engine
+@pytest.fixture(scope="module", params=ENGINES, autouse=True)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Every test here runs with the native writer and with the plain one."""
+    with writing_by(request.param):
+        yield request.param
 
 
 def test_one_host_comes_back_exactly(tmp_path: Path) -> None:
@@ -170,8 +177,8 @@ def test_knobs_of_rank_0_are_global_and_rare_instants_stay(tmp_path: Path) -> No
 
 def test_overlapping_ranges_become_pairs_and_nested_ones_do_not(tmp_path: Path) -> None:
     spans = make_spans([(0, 100), (10, 20), (50, 150), (60, 90), (150, 160)], stage=Stage.RANGE)
-    write_part(tmp_path / "rank-00000.json", PartInfo(rank=0), spans, [])
-    merge([tmp_path / "rank-00000.json"], tmp_path / "out.json")
+    write_part(tmp_path / "rank-00000.spans", PartInfo(rank=0), spans, [])
+    merge([tmp_path / "rank-00000.spans"], tmp_path / "out.json")
     check_structure(tmp_path / "out.json")
     events = events_of(tmp_path / "out.json")
     assert [event["ts"] for event in events if event["ph"] == "b"] == [0.05]
@@ -181,8 +188,8 @@ def test_overlapping_ranges_become_pairs_and_nested_ones_do_not(tmp_path: Path) 
 
 def test_cycle_marks_stay_instants(tmp_path: Path) -> None:
     spans = make_spans([(5, 5), (9, 9)], stage=Stage.CYCLE)
-    write_part(tmp_path / "rank-00000.json", PartInfo(rank=0), spans, [])
-    merge([tmp_path / "rank-00000.json"], tmp_path / "out.json")
+    write_part(tmp_path / "rank-00000.spans", PartInfo(rank=0), spans, [])
+    merge([tmp_path / "rank-00000.spans"], tmp_path / "out.json")
     marks = [event for event in events_of(tmp_path / "out.json") if event.get("cat") == "cycle"]
     assert [(mark["ph"], mark["ts"], mark["args"]) for mark in marks] == [
         ("i", 0.0, {"step": 0, "knobs_version": 0}),
@@ -261,8 +268,8 @@ def test_any_name_gives_valid_json(name: str, tensor: str, tmp_path_factory: pyt
     folder = tmp_path_factory.mktemp("names")
     spans = replace(make_spans([(1, 2), (3, 4)], stage=Stage.COMMUNICATE), names=(name,), tensors=("", tensor))
     spans.tensor[1] = 1
-    write_part(folder / "rank-00000.json", PartInfo(rank=0), spans, [])
-    merge([folder / "rank-00000.json"], folder / "out.json")
+    write_part(folder / "rank-00000.spans", PartInfo(rank=0), spans, [])
+    merge([folder / "rank-00000.spans"], folder / "out.json")
     check_structure(folder / "out.json")
     found = read(folder / "out.json").spans
     assert (found.name_texts(), found.tensor_texts()) == ([name, name], ["", tensor])

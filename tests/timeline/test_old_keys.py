@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.timeline.merging.merge import Engine, merge
+from ringtune.timeline.merging.merge import merge
 from ringtune.timeline.reading.interpretation import read_events
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import Instant, Trace
-from tests.timeline.helpers import NEEDED, can, rows
+from tests.timeline.helpers import ENGINES, Engine, rows, writing_by
 
 # ruff: noqa: E501 - lines as they stand in files
 LINES = (
@@ -47,9 +47,10 @@ def test_spans_and_knobs_are_those_of_todays_keys(reader: Callable[[Path], Trace
     assert before.skipped == now.skipped == 0
 
 
-@pytest.mark.parametrize("engine", NEEDED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_merge_writes_todays_keys(engine: Engine, tmp_path: Path) -> None:
     for name in ("before", "now"):
-        merge([part(tmp_path / name, today=name == "now")], tmp_path / f"{name}.json", engine=can(engine))
+        with writing_by(engine):
+            merge([part(tmp_path / name, today=name == "now")], tmp_path / f"{name}.json")
     assert (tmp_path / "before.json").read_bytes() == (tmp_path / "now.json").read_bytes()
     assert b"knobs_version" in (tmp_path / "before.json").read_bytes()

@@ -13,20 +13,18 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from ringtune import layout
 from ringtune.timeline.analysis.arrivals import arrivals
-from ringtune.timeline.analysis.critical_path import critical_path
 from ringtune.timeline.analysis.summary import summarize
-from ringtune.timeline.inputs import load
-from ringtune.timeline.reading import native_lines
 from ringtune.timeline.reading.interpretation import read_events
-from ringtune.timeline.reading.native_read import read_natively
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import SpanTable
 from ringtune.timeline.vocabulary import (
     DEVICE_STAGES,
+    FACTS,
     GROUP_ARGUMENTS,
     INSTANT_WORDS,
     QUEUE_NAME,
@@ -95,28 +93,26 @@ def test_only_words_of_the_vocabulary_are_recorded(recorded: tuple[Path, tuple[s
     rare = {word.name: word for word in INSTANT_WORDS}
     for rank in range(len(hosts)):
         seen = set()
-        for event in events_of(layout.timeline_part(folder / "run", rank)):
-            if event["ph"] == "M":
-                continue
-            word = spans.get(event["cat"]) or rare[event["name"]]
-            assert set(event["args"]) <= {*word.arguments, *GROUP_ARGUMENTS}, event
-            assert event["pid"] == rank
-            seen.add(event["cat"])
+        trace = read(layout.timeline_part(folder / "run", rank))
+        assert trace.skipped == 0 and set(trace.spans.rank.tolist()) == {rank}
+        facts = [set(orjson.loads(f"{{{text}}}")) for text in trace.spans.fact_texts]
+        for stage, name, tensor, batch, fact in zip(
+            trace.spans.stage.tolist(), trace.spans.name_texts(), trace.spans.tensor_texts(),
+            trace.spans.batch.tolist(), trace.spans.facts.tolist(), strict=True,
+        ):  # fmt: skip
+            word = spans[Stage(stage).label]
+            assert facts[fact] <= {*word.arguments} & {*FACTS}, (name, facts[fact])
+            assert not tensor or "tensor" in word.arguments
+            assert not batch or {"batch", "operations"} & {*word.arguments}
+            seen.add(word.stage.label)
+        for instant in trace.instants:
+            assert set(instant.args) <= set(rare[instant.name].arguments)
+            seen.add(instant.category)
         # A wait that finds its operation done leaves nothing; in shared memory the copies are part of the reduction.
         # The queue of a batch of several tensors stands in its one event.
         optional = {"wait", "await", "piece", "queue"} | ({"copy_in", "copy_out"} if len(set(hosts)) == 1 else set())
         expected = {word.stage.label for word in SPAN_WORDS if word.stage not in DEVICE_STAGES} | {"knobs"}
         assert expected - optional <= seen
-
-
-def test_native_code_reads_every_line_itself(recorded: tuple[Path, tuple[str, ...]]) -> None:
-    folder, hosts = recorded
-    for path in [layout.timeline_part(folder / "run", rank) for rank in range(len(hosts))] + [folder / "trace.json"]:
-        parsed = native_lines.parse(path, lambda _: None)
-        assert parsed is not None and not len(parsed.about.spans), "left to the slow reader"
-        found, expected = read_natively(path), read_events(path)
-        assert found is not None and rows(found.spans) == rows(expected.spans)
-        assert (found.instants, found.parts) == (expected.instants, expected.parts)
 
 
 def test_every_tensor_leaves_each_phase_once_a_step(recorded: tuple[Path, tuple[str, ...]]) -> None:
@@ -177,22 +173,21 @@ def _keys(spans: SpanTable) -> list[tuple[int, str]]:
     return list(zip(spans.batch.tolist(), spans.tensor_texts(), strict=True))
 
 
-def test_packed_spans_are_what_the_same_spans_one_by_one_are(
+def test_what_is_shown_while_the_job_runs_is_what_the_part_says(
     recorded: tuple[Path, tuple[str, ...]], tmp_path: Path
 ) -> None:
-    folder, hosts = recorded
-    packed = [layout.timeline_part(folder / "run", rank) for rank in range(len(hosts))]
-    single = []
-    for rank, part in enumerate(packed):
-        events = one_by_one(events_of(part))
-        assert not any(set(GROUP_ARGUMENTS) & set(event["args"]) for event in events)
-        single.append(write_json(tmp_path / f"rank-{rank:05}.json", events))
-    traces = [load(paths) for paths in (packed, single)]
-    assert rows(traces[0].spans) == rows(traces[1].spans)
-    facts = [sorted(trace.spans.fact_texts[code] for code in trace.spans.facts.tolist()) for trace in traces]
+    folder, _ = recorded
+    shown = folder / "run" / recorded_job.SHOWN
+    events = one_by_one(events_of(shown))
+    assert not any(set(GROUP_ARGUMENTS) & set(event["args"]) for event in events)
+    part = read(layout.timeline_part(folder / "run", 0))
+    packed, single = read_events(shown), read(write_json(tmp_path / "single.json", events))
+    assert packed.parts[0].recorded is None or packed.parts[0].recorded == len(part.spans)
+    for other in (packed, single):
+        assert sorted(rows(other.spans)) == sorted(rows(part.spans))
+        assert [(one.name, one.args) for one in other.instants] == [(one.name, one.args) for one in part.instants]
+    facts = [sorted(trace.spans.fact_texts[code] for code in trace.spans.facts.tolist()) for trace in (part, single)]
     assert facts[0] == facts[1]
-    assert summarize(traces[0]).to_json() == summarize(traces[1]).to_json()
-    assert critical_path(traces[0]).to_json() == critical_path(traces[1]).to_json()
 
 
 def one_by_one(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -245,7 +240,7 @@ def test_parts_of_a_killed_job_are_valid_and_merged(tmp_path: Path) -> None:
     assert results[1][0] == -signal.SIGKILL
     assert results[0][0] != 0
     for rank in (0, 1):
-        assert events_of(layout.timeline_part(tmp_path / "run", rank))
+        assert len(read(layout.timeline_part(tmp_path / "run", rank)).spans)
     trace = read(tmp_path / "trace.json")
     assert [part.truncated for part in trace.parts] == [False, True]
     assert "the part of rank 1 ends early" in results[0][1]

@@ -10,10 +10,10 @@ import pytest
 
 from ringtune.timeline import load, summarize
 from ringtune.timeline.analysis.critical_path import critical_path
-from ringtune.timeline.merging.merge import Engine, merge
+from ringtune.timeline.merging.merge import merge
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.vocabulary import DEVICE_STAGES, SPAN_WORDS, Stage
-from tests.timeline.helpers import can, rows
+from tests.timeline.helpers import ENGINES, Engine, rows, writing_by
 
 NAMES = {word.stage: word.name.replace("<KIND>", "ALLREDUCE") for word in SPAN_WORDS}
 
@@ -74,8 +74,9 @@ def job(folder: Path) -> list[Path]:
     return paths
 
 
-def joined(folder: Path, engine: Engine = "memory") -> Trace:
-    merge(job(folder / "parts"), folder / f"{engine}.json", engine=engine)
+def joined(folder: Path, engine: Engine = "plain") -> Trace:
+    with writing_by(engine):
+        merge(job(folder / "parts"), folder / f"{engine}.json")
     return load(folder / f"{engine}.json")
 
 
@@ -110,9 +111,8 @@ def test_a_trace_without_gpus_says_nothing_of_their_clocks(tmp_path: Path) -> No
     assert summarize(load(path)).device_clock_error_ns is None
 
 
-@pytest.mark.parametrize("engine", ["memory", "database", "native"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_spans_of_a_gpu_come_through_every_merge(tmp_path: Path, engine: Engine) -> None:
-    can(engine)
     trace = joined(tmp_path, engine)
     of_gpus = trace.spans.of_stage(*DEVICE_STAGES)
     assert len(of_gpus) == 8 and set(of_gpus.fact("device").tolist()) == {0}

@@ -17,7 +17,7 @@ from ringtune.timeline.merging.merge import merge_run
 from tests.timeline.generated_run import generate_run
 from tests.timeline.helpers import four_ranks
 
-HEADER = b'"ringtune_part"'
+HEADER_BYTES = 96
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -26,7 +26,7 @@ def test_the_other_ranks_are_shown_and_the_torn_one_is_named(rank: int, left: fl
     run = generate_run(tmp_path, "torn", four_ranks(steps=6))
     part = layout.timeline_part(run, rank)
     content = part.read_bytes()
-    part.write_bytes(content[: int(left * content.index(HEADER))])
+    part.write_bytes(content[: int(left * (HEADER_BYTES - 1))])
     done = CliRunner().invoke(timeline, ["summary", str(run), "--json"], catch_exceptions=False)
     assert done.exit_code == 0
     document = json.loads(done.stdout)
@@ -46,6 +46,6 @@ def test_the_other_ranks_are_shown_and_the_torn_one_is_named(rank: int, left: fl
 def test_a_torn_part_alone_says_that_it_is_torn(tmp_path: Path) -> None:
     run = generate_run(tmp_path, "torn", four_ranks(steps=2))
     part = layout.timeline_part(run, 1)
-    part.write_bytes(part.read_bytes()[:400])
+    part.write_bytes(part.read_bytes()[:40])
     with pytest.raises(TraceIoError, match="torn inside its header"):
         load(part)

@@ -111,7 +111,7 @@ def test_a_lonely_file_becomes_a_run_for_the_dashboard(tmp_path: Path) -> None:
 
 def test_a_large_file_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = merged(generate(), tmp_path, "large.json")
-    monkeypatch.setattr(viewing, "BULK_BYTES", 1)
+    monkeypatch.setattr(viewing, "LENT_BYTES", 1)
     run = as_run(tmp_path / "large.json", tmp_path / "shown")
     shown = layout.timeline_file(run)
     assert (shown.is_symlink(), shown.stat().st_ino) == (False, (tmp_path / "large.json").stat().st_ino)

@@ -1,36 +1,30 @@
 """Merging: the parts of all ranks on one clock in one file that Perfetto and the analyses read.
 
-``merge`` is independent of the order of its inputs: equal parts give equal bytes. Large inputs go
-through a file of records (`native_merge`) or a database (`bulk_merge`) in bounded memory; otherwise the columns of all
-spans are held in memory (about 70 bytes a span).
+``merge`` is independent of the order of its inputs: equal parts give equal bytes. Memory holds the columns of all
+spans, about 65 bytes a span, and those of one part more.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from ringtune import layout
 from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.analysis.batches import numbered
-from ringtune.timeline.merging.bulk_merge import merge_in_bulk
 from ringtune.timeline.merging.clocks import HostOffset, align, placements
 from ringtune.timeline.merging.merged_file import write_merged
-from ringtune.timeline.merging.native_merge import merge_natively
 from ringtune.timeline.merging.parts import in_order, joinable, missing_ranks, one_part_a_rank, part_files
 from ringtune.timeline.merging.report import MergeReport
-from ringtune.timeline.reading import native_lines, reader
-from ringtune.timeline.spans import Trace, concatenate
+from ringtune.timeline.reading import reader
+from ringtune.timeline.spans import SpanTable, Trace, empty_table, joined_tables
 
 PathLike = str | os.PathLike[str]
-Engine = Literal["memory", "database", "native"]
 
 
-def merge(parts: Iterable[PathLike], output: PathLike, *, engine: Engine | None = None) -> MergeReport:
+def merge(parts: Iterable[PathLike], output: PathLike) -> MergeReport:
     """Merge part files into one trace; gzip when the output's name ends in ``.gz``. Written whole or not at all.
 
     Traces of other tools (PyTorch's profiler, Horovod) join by their wall clocks. Files that cannot be read are left
@@ -39,8 +33,6 @@ def merge(parts: Iterable[PathLike], output: PathLike, *, engine: Engine | None 
     Args:
         parts: Files in any order; a run folder stands for its parts.
         output: The merged file.
-        engine: In memory, in a database (`bulk_merge`), or in native code (`native_merge`). None: the fastest one that
-            is installed, and memory for small inputs. All give the same trace.
 
     Raises:
         RingtuneError: No part could be read, parts are of different jobs, a rank comes twice, or two profiles of the
@@ -49,17 +41,11 @@ def merge(parts: Iterable[PathLike], output: PathLike, *, engine: Engine | None 
     """
     paths = sorted({path.resolve() for part in parts for path in _files_of(Path(part))})
     if not paths:
-        raise RingtuneError("nothing to merge: no parts given; name a run folder or its timeline/rank-*.json files")
-    engine = engine or _fastest_engine(paths)
-    if engine == "native":
-        return merge_natively(paths, Path(output))
-    if engine == "database":
-        return merge_in_bulk(paths, Path(output))
+        raise RingtuneError("nothing to merge: no parts given; name a run folder or its timeline/rank-*.spans files")
     traces, problems = _read_parts(paths)
     if not traces:
         raise RingtuneError(f"nothing to merge: {problems[0]}")
-    joined = join(traces)
-    traces.clear()  # the part's columns would double the memory while the joined ones are sorted and written
+    joined = join_and_empty(traces)
     target = Path(output)
     write_merged(target, joined, problems=problems, missing=missing_ranks(joined))
     return MergeReport(target, len(joined.spans), joined.parts, missing_ranks(joined), tuple(problems))
@@ -68,18 +54,6 @@ def merge(parts: Iterable[PathLike], output: PathLike, *, engine: Engine | None 
 def _files_of(source: Path) -> list[Path]:
     """The parts of a folder; a folder without any, or a file, as it is."""
     return (part_files(source) if source.is_dir() else []) or [source]
-
-
-def _fastest_engine(paths: Sequence[Path]) -> Engine:
-    try:
-        small = sum(path.stat().st_size for path in paths) <= reader.BULK_BYTES
-    except OSError:
-        return "memory"
-    if small:
-        return "memory"
-    if native_lines.available():
-        return "native"
-    return "database" if find_spec("duckdb") is not None else "memory"
 
 
 def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:
@@ -92,7 +66,7 @@ def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:
     parts = part_files(folder)
     if not parts:
         raise RingtuneError(
-            f"{folder}: no parts of a timeline ({layout.TIMELINE_FOLDER}/rank-*.json); record one with --timeline"
+            f"{folder}: no parts of a timeline ({layout.TIMELINE_FOLDER}/rank-*.spans); record one with --timeline"
         )
     return merge(parts, output if output is not None else layout.timeline_file(folder))
 
@@ -124,24 +98,40 @@ def join(traces: Sequence[Trace], offsets: Sequence[HostOffset] | None = None) -
     Raises:
         RingtuneError: The parts are of different jobs, or a rank comes twice.
     """
+    return join_and_empty(list(traces), offsets)
+
+
+def join_and_empty(traces: list[Trace], offsets: Sequence[HostOffset] | None = None) -> Trace:
+    """As `join`; the list is empty afterwards, so that the memory of each trace is free once it has been taken over."""
     ordered = in_order(traces)
+    traces.clear()
     found = placements(ordered) if offsets is None else offsets
-    aligned = [align(trace, offset) for trace, offset in zip(ordered, found, strict=True)]
-    spans = numbered(concatenate([trace.spans for trace in aligned]))
+    count, skipped = len(ordered), sum(trace.skipped for trace in ordered)
+    abouts: list[Trace] = []
+
+    def aligned() -> Iterator[SpanTable]:
+        for offset in found:
+            trace = align(ordered.pop(0), offset)
+            abouts.append(replace(trace, spans=empty_table()))
+            yield trace.spans
+            del trace
+
+    spans = numbered(joined_tables(aligned(), sum(len(trace.spans) for trace in ordered)))
+    assert len(abouts) == count
     instants = sorted(
-        (instant for trace in aligned for instant in trace.instants), key=lambda found: (found.at_ns, found.rank)
+        (instant for trace in abouts for instant in trace.instants), key=lambda found: (found.at_ns, found.rank)
     )
     moments = ([int(spans.begin_ns.min())] if len(spans) else []) + [instant.at_ns for instant in instants]
     origin = min(moments, default=0)
-    # In place, because `concatenate` has just made these columns and no other table holds them.
+    # In place, because these columns have just been made and no other table holds them.
     for column in (spans.begin_ns, spans.end_ns):
         column -= origin
     return Trace(
         spans=spans,
         instants=tuple(replace(instant, at_ns=instant.at_ns - origin) for instant in instants),
-        parts=one_part_a_rank(aligned),
+        parts=one_part_a_rank(abouts),
         source="merged",
         clock="job",
         origin_ns=origin,
-        skipped=sum(trace.skipped for trace in aligned),
+        skipped=skipped,
     )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from ringtune.timeline.merging import native_writer
 from ringtune.timeline.merging.writer import (
     BLOCK_EVENTS,
     Event,
@@ -20,10 +21,10 @@ from ringtune.timeline.merging.writer import (
     atomic_file,
     counter_args,
     cycle_args,
+    event_lines,
     instant_event,
     process_events,
     span_args,
-    write_events,
 )
 from ringtune.timeline.spans import Mask, PartInfo, SpanTable, Trace
 from ringtune.timeline.vocabulary import FLOW_CATEGORY, FORMAT, KNOBS, OVERLAPPING_STAGES, STAGE_LIMIT, Stage
@@ -35,15 +36,20 @@ def write_merged(path: Path, trace: Trace, *, problems: Sequence[str] = (), miss
     Raises:
         TraceIoError: The file cannot be written; nothing is left behind.
     """
-    spans = in_file_order(trace.spans)
     used = np.unique(trace.spans.rank.astype(np.int64) * STAGE_LIMIT + trace.spans.stage).tolist()
     head = head_events(trace, [(code // STAGE_LIMIT, Stage(code % STAGE_LIMIT)) for code in used])
     about = about_document(trace, problems, missing)
+    first = [*head, *instant_events(trace)]
     with atomic_file(path) as file:
-        file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
-        blocks = [head, *_chunks(instant_events(trace))]
-        write_events(file, _all_blocks(blocks, spans))
-        file.write(b'\n],"otherData":' + orjson.dumps({"ringtune": about}) + b"}\n")
+        file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n' + event_lines(first[1:]))
+        file.write(b",\n" if len(first) > 1 else b"")
+        if native_writer.available():
+            native_writer.write_spans(file, trace.spans, path)
+        else:
+            for block in _all_blocks(in_file_order(trace.spans)):
+                file.write(event_lines(block) + b",\n" if block else b"")
+        # The last event, which has no comma behind it, is one that there always is.
+        file.write(event_lines(first[:1]) + b'\n],"otherData":' + orjson.dumps({"ringtune": about}) + b"}\n")
 
 
 def about_document(trace: Trace, problems: Sequence[str], missing: Sequence[int]) -> Event:
@@ -93,8 +99,7 @@ def badly_nested(begin: np.ndarray[Any, Any], end: np.ndarray[Any, Any]) -> Mask
     return bad
 
 
-def _all_blocks(first: list[list[Event]], spans: SpanTable) -> Iterator[list[Event]]:
-    yield from first
+def _all_blocks(spans: SpanTable) -> Iterator[list[Event]]:
     pairs = written_async(spans)
     # Ids count the pairs in file order; flow ids follow, so that no two things share one.
     identities = np.cumsum(pairs)
@@ -186,11 +191,6 @@ def head_events(trace: Trace, used: Sequence[tuple[int, Stage]]) -> list[Event]:
 def instant_events(trace: Trace) -> list[Event]:
     """Return the rare instants; rank 0 decides the knobs for all: its change is drawn over the whole trace."""
     return [instant_event(found, "g" if found.name == KNOBS and found.rank == 0 else "p") for found in trace.instants]
-
-
-def _chunks(events: list[Event]) -> Iterator[list[Event]]:
-    for start in range(0, len(events), BLOCK_EVENTS):
-        yield events[start : start + BLOCK_EVENTS]
 
 
 def _part_entry(part: PartInfo) -> dict[str, Any]:

@@ -17,7 +17,9 @@ def part_files(folder: Path) -> list[Path]:
     """Return the part files of a run folder, or of a folder of parts, by rank."""
     for place in (layout.timeline_parts(folder), folder):
         found = []
-        for path in [*place.glob("rank-*.json"), *place.glob("rank-*.json.gz")]:
+        for path in place.glob(layout.RANK_FILES):
+            if not path.name.endswith(layout.PART_SUFFIXES):
+                continue
             try:
                 found.append((layout.rank_of(path), len(path.name), path))
             except ValueError:

@@ -15,8 +15,8 @@ import orjson
 
 from ringtune.errors import TraceIoError
 from ringtune.output_file import output_file
-from ringtune.timeline.spans import Instant, PartInfo, SpanTable
-from ringtune.timeline.vocabulary import BUS_NAME, END_EVENT, FOREIGN_STAGES, FORMAT, PART_EVENT, Stage
+from ringtune.timeline.spans import Instant, SpanTable
+from ringtune.timeline.vocabulary import BUS_NAME, Stage
 
 Event = dict[str, Any]
 
@@ -51,17 +51,6 @@ def event_lines(events: Sequence[Event]) -> bytes:
     packed = orjson.dumps(events, default=str)
     # Quotes inside strings are escaped, so this sequence can only stand between two objects.
     return packed[1:-1].replace(b'},{"name"', b'},\n{"name"')
-
-
-def write_events(file: BinaryIO, blocks: Iterable[Sequence[Event]]) -> int:
-    """Write the blocks as the inside of one JSON array; return how many events that were."""
-    count = 0
-    for block in blocks:
-        if block:
-            file.write(b",\n" if count else b"")
-            file.write(event_lines(block))
-            count += len(block)
-    return count
 
 
 def metadata(name: str, pid: int, tid: int, /, **args: Any) -> Event:
@@ -129,39 +118,3 @@ def instant_event(instant: Instant, scope: str, origin_ns: int = 0) -> Event:
         "ts": (instant.at_ns - origin_ns) / 1000,
         "args": dict(instant.args),
     }
-
-
-def write_part(path: Path, info: PartInfo, spans: SpanTable, instants: Sequence[Instant]) -> None:
-    """Write one rank's part in the recorder's format (tests, demos and the generator use it).
-
-    Raises:
-        TraceIoError: The file cannot be written.
-    """
-    header = process_events(info.rank, f"rank {info.rank}", [stage for stage in Stage if stage not in FOREIGN_STAGES])
-    about = {"format": FORMAT, "rank": info.rank, "size": info.size, "host": info.host, "job": info.job}
-    header.append(metadata(PART_EVENT, info.rank, 0, **about, unix_ns=info.unix_ns, monotonic_ns=info.monotonic_ns))
-    recorded = len(spans) if info.recorded is None else info.recorded
-    end = [] if info.truncated else [metadata(END_EVENT, info.rank, 0, recorded=recorded, dropped=info.dropped)]
-    with atomic_file(path) as file:
-        file.write(b"[\n")
-        rare = [instant_event(instant, "p") for instant in instants]
-        write_events(file, [header, rare, *_part_blocks(spans), end])
-        file.write(b"\n]\n")
-
-
-def _part_blocks(spans: SpanTable) -> Iterator[list[Event]]:
-    for start in range(0, len(spans), BLOCK_EVENTS):
-        block = spans.take(slice(start, start + BLOCK_EVENTS))
-        columns = (block.name, block.stage, block.rank, block.begin_ns, block.end_ns)
-        rows = zip(*(column.tolist() for column in columns), argument_rows(block), strict=True)
-        yield [_part_event(row, spans) for row in rows]
-
-
-def _part_event(row: tuple[Any, ...], spans: SpanTable) -> Event:
-    name, stage, rank, begin, end, arguments = row
-    event: Event = {"name": spans.names[name], "cat": Stage(stage).label, "pid": rank, "tid": stage, "ts": begin / 1000}
-    if stage == Stage.CYCLE:
-        return {**event, "ph": "i", "s": "p", "args": cycle_args(arguments)}
-    if stage == Stage.COUNTER:
-        return {**event, "ph": "C", "args": counter_args(spans.names[name], arguments)}
-    return {**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, spans)}

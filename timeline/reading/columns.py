@@ -63,12 +63,18 @@ class SpanBuilder:
             block = self._columns([event for event, _ in kept], [end for _, end in kept])
         self.keep(block)
 
+    def take(self) -> SpanTable:
+        """Return what was collected since the last time; texts keep their codes, and there may be more of them."""
+        blocks, self._blocks = self._blocks, []
+        # Column by column out of the blocks: all of them twice would be too much memory.
+        return self._joined(lambda column: [block.pop(column) for block in blocks])
+
     def table(self) -> SpanTable:
         """Return everything collected, in the order of the file."""
-        joined = {
-            column: np.concatenate([block[column] for block in self._blocks]) if self._blocks else np.empty(0, kind)
-            for column, kind in COLUMN_TYPES.items()
-        }
+        return self._joined(lambda column: [block[column] for block in self._blocks])
+
+    def _joined(self, parts_of: Callable[[str], list[NDArray[Any]]]) -> SpanTable:
+        joined = {name: np.concatenate([np.empty(0, kind), *parts_of(name)]) for name, kind in COLUMN_TYPES.items()}
         return SpanTable(
             **joined,
             names=self._texts("names", self._names, str),
@@ -82,12 +88,6 @@ class SpanBuilder:
         if len(codes) > len(known):
             known = self._known_texts[which] = (*known, *map(text_of, islice(codes, len(known), None)))
         return known
-
-    def take(self) -> SpanTable:
-        """Return what was collected since the last time; texts keep their codes, and there may be more of them."""
-        table = self.table()
-        self._blocks.clear()
-        return table
 
     def _columns(self, events: Sequence[Event], ends: Sequence[float] | None) -> dict[str, NDArray[Any]]:
         args = [_current(event.get("args") or _NO_ARGS) for event in events]
@@ -117,17 +117,17 @@ class SpanBuilder:
         """Codes of these tensors."""
         return np.array([self._tensors[name] for name in names], dtype=np.int32)
 
+    def tensor_code(self, name: str) -> int:
+        """Code of a tensor's name."""
+        return self._tensors[name]
+
     def name_code(self, name: str) -> int:
         """Code of an event's name."""
         return self._names[name]
 
-    def name_codes(self, names: Sequence[str]) -> Codes:
-        """Codes of these names of events."""
-        return np.array([self._names[name] for name in names], dtype=np.int32)
-
-    def fact_codes(self, facts: Sequence[Mapping[str, Any]]) -> Codes:
-        """Codes of what spans are known to be: the arguments of `FACTS` that each has."""
-        return np.array([self._facts[tuple(map(one.get, FACTS))] for one in facts], dtype=np.int32)
+    def fact_code(self, facts: Mapping[str, Any]) -> int:
+        """Code of what a span is known to be: the arguments of `FACTS` that it has."""
+        return self._facts[tuple(map(facts.get, FACTS))]
 
     def rows_of(self, events: Sequence[Event], counts: Ints) -> dict[str, NDArray[Any]]:
         """Columns in which each event stands ``counts`` times; its times, tensor and bytes are others'."""

@@ -156,15 +156,18 @@ class Run:
         return next((path for path in candidates if path.is_file() and not self._is_part(path)), None)
 
     def _is_part(self, path: Path) -> bool:
-        """Whether a file is rank 0's part under a second name, as it is while the job runs."""
+        """Whether a file is what rank 0 shows while the job runs."""
         with suppress(OSError):
             return any(path.samefile(part) for part in layout.timeline_parts(self.path).glob("*.json"))
         return False
 
     @property
     def parts(self) -> Mapping[int, Path]:
-        """The ranks' own parts of the timeline."""
-        return dict(self._rank_files(layout.timeline_parts(self.path), ".json"))
+        """The ranks' own parts of the timeline; of several files of a rank the last one."""
+        found: dict[int, Path] = {}
+        for suffix in layout.PART_SUFFIXES:
+            found |= dict(self._rank_files(layout.timeline_parts(self.path), suffix))
+        return found
 
     @property
     def logs(self) -> Mapping[int, Path]:

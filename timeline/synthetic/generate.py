@@ -18,7 +18,7 @@ import numpy as np
 
 from ringtune import layout
 from ringtune.timeline import vocabulary as words
-from ringtune.timeline.merging.writer import write_part
+from ringtune.timeline.merging.part_writer import write_part
 from ringtune.timeline.spans import COLUMN_TYPES, Instant, Ints, PartInfo, SpanTable
 from ringtune.timeline.vocabulary import Stage
 
@@ -115,15 +115,14 @@ class GeneratedJob:
     instants: Mapping[int, tuple[Instant, ...]]
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write ``rank-NNNNN.json`` for every rank into the folder and return the paths.
+        """Write every rank's part into the folder and return the paths.
 
         Raises:
             TraceIoError: A file cannot be written.
         """
         paths = []
-        for rank, table in self.spans.items():
-            path = Path(folder) / f"{layout.rank_stem(rank)}.json"
-            local, instants = self._on_own_clock(rank, table)
+        for rank, (local, instants) in self.on_own_clocks().items():
+            path = Path(folder) / f"{layout.rank_stem(rank)}{layout.PART_SUFFIX}"
             write_part(path, self.part_info(rank), local, instants)
             paths.append(path)
         return paths
@@ -141,6 +140,10 @@ class GeneratedJob:
             unix_ns=plan.start_unix_ns,
             monotonic_ns=monotonic,
         )
+
+    def on_own_clocks(self) -> dict[int, tuple[SpanTable, list[Instant]]]:
+        """Spans and instants by rank, as its own clock showed them."""
+        return {rank: self._on_own_clock(rank, table) for rank, table in self.spans.items()}
 
     def _on_own_clock(self, rank: int, table: SpanTable) -> tuple[SpanTable, list[Instant]]:
         plan = self.schedule

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ringtune.timeline.merging.clocks import HostOffset
-from ringtune.timeline.reading.following import PartFollower
+from ringtune.timeline.reading.part_reader import PartReader
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace, empty_table
 
 _LEAST_MOVE_NS = 50_000
@@ -18,54 +18,23 @@ _LEAST_MOVE_NS = 50_000
 class Part:
     """A file that is followed: how its spans were placed, and how many of its instants are taken over."""
 
-    follower: PartFollower
+    reader: PartReader
     info: PartInfo | None = None
     placed: HostOffset | None = None
     span: tuple[int, int] | None = None
     """Least begin and largest end of its spans so far, on its own clock."""
     instants: int = 0
-    gaps: list[list[int]] = field(default_factory=list)
-    """Of each hole of the file about when it begins and ends, on its own clock; 0 where unknown."""
-    latest: int = 0
-    """Largest end of the spans at the end of what was read."""
-
-    def leave_out(self, keep_bytes: int) -> None:
-        """Go on near the end of the file."""
-        before = len(self.follower.holes)
-        self.follower.skip(keep_bytes)
-        if len(self.follower.holes) > before:
-            self.gaps.append([self.latest, 0])
-
-    def came(self, spans: SpanTable) -> None:
-        """Take note of spans at the end of the file."""
-        if len(spans):
-            if self.gaps and not self.gaps[-1][1]:
-                self.gaps[-1][1] = int(spans.end_ns[0])
-            self.latest = int(spans.end_ns.max())
-
-    def filled(self, spans: SpanTable) -> None:
-        """Take note of spans in the first hole."""
-        if len(self.follower.holes) < len(self.gaps):
-            self.gaps.pop(0)
-        elif len(spans):
-            self.gaps[0][0] = int(spans.end_ns.max())
-
-    def missing(self) -> list[tuple[int, int]]:
-        """Return where spans are missing, on rank 0's clock."""
-        if self.placed is None:
-            return []
-        return [(begin + self.placed.at(begin), end + self.placed.at(end)) for begin, end in self.gaps if begin and end]
 
 
 def bare(part: Part) -> Trace:
     """A part without its spans, which is enough to place it on the job's time."""
     assert part.info is not None
-    return Trace(empty_table(), part.follower.instants, (part.info,), "part")
+    return Trace(empty_table(), part.reader.instants, (part.info,), "part")
 
 
 def fresh_instants(part: Part) -> list[Instant]:
     """The instants of a part that were not taken over yet, on rank 0's clock."""
-    fresh = part.follower.instants[part.instants :]
+    fresh = part.reader.instants[part.instants :]
     part.instants += len(fresh)
     assert part.placed is not None
     return [replace(one, at_ns=one.at_ns + part.placed.at(one.at_ns)) for one in fresh]

@@ -31,15 +31,12 @@ class Recent:
         self._from = -1  # all spans of later steps are kept
         self._ends: dict[int, tuple[int, int]] = {}
 
-    def add(self, spans: SpanTable, *, past: bool = False) -> None:
-        """Take spans; ``past``: those that were left out before, which are not kept."""
+    def add(self, spans: SpanTable) -> None:
+        """Take spans."""
         if not len(spans):
             return
         self._note_steps(spans)
         last = int(spans.step.max())
-        if past:
-            self._from = max(self._from, last)
-            return
         self._tables.append((last, spans))
         self._count += len(spans)
         while self._count > MOST_SPANS:

@@ -28,18 +28,11 @@ def steps_between(index: TimelineIndex, after: int, upto: int) -> Trace:
 
 
 def newest_steps(index: TimelineIndex, most_spans: int) -> Trace:
-    """Return the newest whole steps of all ranks, about so many spans of them at most; all spans where there are none.
-
-    Steps before a stretch that is not read yet are left out.
-    """
+    """Return the newest whole steps of all ranks, about so many spans of them at most; all where there are none."""
     last, lanes = last_step(index), _step_lanes(index)
     if not lanes or last < 0:
         return Trace(index.recorded(), index.instants, index.parts, "merged", "job")
     first = min(int(_steps(index, lane)[0]) for lane in lanes)
-    if index.missing:
-        seen = index.missing[-1].end_ns
-        known = [_steps(index, lane)[lane.begin >= seen] for lane in lanes]
-        first = max((int(steps[0]) for steps in known if len(steps)), default=last)
     total = sum(map(len, index.lanes))
     every = (last - first + 1) if total <= most_spans else _fitting(index, last, most_spans)
     return steps_between(index, max(first - 1, last - max(2, every)), last)

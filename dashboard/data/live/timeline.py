@@ -1,8 +1,5 @@
 """The timeline of a job that is still recording: new events of its ranks are added to an index, and none is read twice.
 
-The newest events are read whenever a page asks. Where there are more than may be read at once, reading continues near
-the ends of the parts, and what lies between is read beside the job (`backlog`); the index shows where it is missing.
-
 Spans of a part are placed on the job's time by the samples of its host's clock that were known when they arrived. Where
 later samples place them elsewhere by more than their error (`moved`), everything is read again; so it is when a file is
 replaced by another one.
@@ -20,30 +17,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from ringtune.dashboard.data.files import Signature, Unreadable, open_inside, signature
-from ringtune.dashboard.data.live.backlog import PIECE_BYTES, BacklogReader, Reading
 from ringtune.dashboard.data.live.lanes import GrowingLanes
 from ringtune.dashboard.data.live.part import Part, aligned, bare, fresh_instants, moved
 from ringtune.dashboard.data.live.recent import Recent, joined
 from ringtune.dashboard.data.timeline import trace
 from ringtune.dashboard.data.timeline.index import KEPT_INSTANTS, About, TimelineIndex
 from ringtune.dashboard.data.timeline.path import PathTable
-from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.units import plain
 from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.merging.clocks import HostOffset, placements
 from ringtune.timeline.merging.parts import in_order, one_part_a_rank
 from ringtune.timeline.reading.columns import SpanBuilder
-from ringtune.timeline.reading.following import PartFollower
-from ringtune.timeline.reading.following_packed import PackedFollower
+from ringtune.timeline.reading.part_reader import SUFFIXES, PartReader
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace
 
-AT_ONCE_BYTES = 24 << 20
-"""The most that is read at once at the first request, or at the first one after `AWAY_S`."""
-NEWEST_BYTES = 192 << 10
-"""The most that is read at once otherwise: a job that writes more between two polls must not make them expensive."""
-LEAST_BYTES = 8 << 10
-"""The least that is read of each part within that limit."""
-AWAY_S = 5.0
 _SAME_LOOK_S = 0.05
 """A page sends two requests, whether there is something new and what; within this time they count as one."""
 MOST_WAITING = 50_000
@@ -72,13 +59,9 @@ class LiveTimeline:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._lock = threading.Lock()
-        # Threads that wait for the lock hold this one, so that the backlog's reader lets drawing pass.
-        self._next = threading.Lock()
-        self._backlog = BacklogReader(self._piece_of_past)
         self._path: PathTable | None = None
         self._path_until = 0.0
         self._looked: tuple[float, list[Path], Signature] = (-math.inf, [], ())
-        self._read_at = -math.inf
         self._restart()
 
     def _restart(self) -> None:
@@ -109,19 +92,6 @@ class LiveTimeline:
             self._looked = (time.monotonic(), files, state)
         return files, state
 
-    @property
-    def reading(self) -> Reading | None:
-        """The progress of reading the backlog; None where nothing is missing."""
-        parts = [part.follower for part in dict(self._parts).values()]
-        missing = sum(hole.length for one in parts for hole in one.holes)
-        if not missing:
-            return None
-        return Reading(1 - missing / max(1, sum(one.offset for one in parts)), self._backlog.hurrying)
-
-    def hurry(self) -> None:
-        """Read the backlog unthrottled."""
-        self._backlog.hurry()
-
     @contextmanager
     def held(self) -> Iterator[TimelineIndex]:
         """Lend the current index, which does not change until it is given back.
@@ -131,7 +101,7 @@ class LiveTimeline:
             NotFollowed: See there.
         """
         begin = time.monotonic()
-        with self._my_turn():
+        with self._lock:
             index = self._now()
             yield index
             if index.known_path is not self._path:
@@ -155,7 +125,7 @@ class LiveTimeline:
             Unreadable: See `held`.
             NotFollowed: See `held`.
         """
-        with self._my_turn():
+        with self._lock:
             self._catch_up()
             last = self._recent.last_step
             if generation != self.generation or self._known_parts is None or last - after > most:
@@ -166,15 +136,6 @@ class LiveTimeline:
             if spans is None:
                 return None
             return Trace(spans, tuple(self._instants), self._known_parts, "merged", "job"), last
-
-    @contextmanager
-    def _my_turn(self) -> Iterator[None]:
-        with self._next:
-            self._lock.acquire()
-        try:
-            yield
-        finally:
-            self._lock.release()
 
     def _now(self) -> TimelineIndex:
         """Return the index, brought up to date."""
@@ -187,37 +148,13 @@ class LiveTimeline:
         """Read what is new, where there is anything."""
         files, state = self._look(_SAME_LOOK_S)
         if state != self._state or (self._index is None and self._known_parts is None):
-            sizes = {path: entry[2] for path, entry in zip(files, state, strict=True)}
-            first = time.monotonic() >= self._read_at + AWAY_S
-            self._read(sizes, AT_ONCE_BYTES if first else NEWEST_BYTES)
+            self._read(files)
             self._index, self._state = None, state
-        self._read_at = time.monotonic()
-        if any(part.follower.holes for part in self._parts.values()):
-            self._backlog.looked_at()
 
-    def _piece_of_past(self) -> bool:
-        """Read some of what was left out; whether there is more of it."""
-        with self._my_turn():
-            left = {path: sum(hole.length for hole in part.follower.holes) for path, part in self._parts.items()}
-            if not any(left.values()):
-                return False
-            part = self._parts[max(left, key=left.__getitem__)]
-            try:
-                found = part.follower.fill(AT_ONCE_BYTES if self._backlog.hurrying else PIECE_BYTES)
-                if found is not None:
-                    part.filled(found)
-                    if not self._place([(part.follower.path, found)], past=True):
-                        self._restart()
-                    self._settle()  # on this thread, to keep polls of pages short
-                self._index = None
-            except (RingtuneError, OSError):  # the next request meets the same error and reports it
-                self._restart()
-            return True
-
-    def _read(self, sizes: dict[Path, int], limit_bytes: int) -> None:
-        """Take over what is new, at most about so many bytes."""
+    def _read(self, files: list[Path]) -> None:
+        """Take over what is new."""
         try:
-            sure = self._take(sizes, limit_bytes)
+            sure = self._take(files)
         except TraceIoError:  # a file was replaced
             sure = False
         except RingtuneError:
@@ -226,70 +163,39 @@ class LiveTimeline:
         if not sure:
             self._restart()
             try:
-                sure = self._take(sizes, AT_ONCE_BYTES)
+                sure = self._take(files)
             except TraceIoError as error:
                 self._restart()
                 raise Unreadable(plain(str(error).replace(f"{self._run}/", ""), 300)) from error
             if not sure:
                 raise Unreadable("The parts of the timeline change faster than they can be read; try again")
 
-    def _take(self, sizes: dict[Path, int], limit_bytes: int) -> bool:
+    def _take(self, files: list[Path]) -> bool:
         """Read what is new; False when what was read before is to be read again."""
-        files = list(sizes)
-        if trace.is_merged(self._run, files):
+        if not all(path.name.endswith(SUFFIXES) for path in files):
             raise NotFollowed("Only what ranks are writing can be followed")
         if set(self._parts) - set(files):
             return False
-        followers = {path: self._part(path).follower for path in sizes}
-        unread = {path: (sizes[path] - one.offset) * one.bytes_of_packed for path, one in followers.items()}
-        going_on = [path for path, left in unread.items() if left]
-        if sum(unread.values()) > limit_bytes and not self._leave_out(going_on):
-            return False
-        while going_on:
-            read = [(path, found) for path in going_on if (found := self._follow(path)) is not None]
-            if not self._place(read):
-                return False
-            going_on = [path for path, _ in read if not self._parts[path].follower.ended]
-        return True
+        return self._place([(path, self._follow(path)) for path in files])
 
-    def _leave_out(self, files: list[Path]) -> bool:
-        """Go on near the ends of files; returns whether earlier spans are still placed right."""
-        keep, heads = max(LEAST_BYTES, NEWEST_BYTES // len(files)), list[tuple[Path, SpanTable]]()
-        for path in files:
-            part = self._parts[path]
-            # The header of a part stands at its begin.
-            head = None if part.follower.offset else self._follow(path, keep)
-            heads += [(path, head)] if head is not None else []
-            with _readable(path):
-                part.leave_out(keep)
-        return self._place(heads, past=True)  # only now, when all samples of clocks are known
-
-    def _part(self, path: Path) -> Part:
+    def _follow(self, path: Path) -> SpanTable:
         part = self._parts.get(path)
         if part is None:
-            kind = PackedFollower if path.suffix == ".gz" else PartFollower
-            part = self._parts[path] = Part(kind(path, self._spans, lambda file: open_inside(self._run, file)))
-        return part
+            part = self._parts[path] = Part(PartReader(path, self._spans, lambda file: open_inside(self._run, file)))
+        try:
+            part.reader.read()
+        except OSError as error:
+            raise Unreadable(f"{plain(path.name)} cannot be read: {plain(error.strerror or 'unknown')}") from error
+        part.info = part.reader.part()
+        return part.reader.take()
 
-    def _follow(self, path: Path, limit_bytes: int | None = None) -> SpanTable | None:
-        part = self._parts[path]
-        with _readable(path):
-            found = part.follower.follow(limit_bytes)
-        if found is not None:
-            part.came(found)
-            part.info = part.follower.part()
-            if part.info is None and len(found):
-                raise NotFollowed(f"{plain(path.name)} is not a part that ringtune recorded")
-        return found
-
-    def _place(self, read: list[tuple[Path, SpanTable]], *, past: bool = False) -> bool:
+    def _place(self, read: list[tuple[Path, SpanTable]]) -> bool:
         """Put spans and instants onto the job's time and into the index; False when old ones stand wrong now.
 
         Args:
             read: Of some files what was read.
-            past: There may be spans behind these that were read before.
         """
-        known = tuple((path, part.info is not None, part.follower.instant_count) for path, part in self._parts.items())
+        known = tuple((path, part.info is not None, part.reader.instant_count) for path, part in self._parts.items())
         if known != self._placed_by:  # clocks may be known better now
             for path, offset in self._offsets().items():
                 part = self._parts[path]
@@ -305,7 +211,7 @@ class LiveTimeline:
             self._origin = min(moments, default=None)
         if self._origin is not None and min(moments, default=self._origin) < self._origin:
             self._begin_at(min(moments))
-        self._add(tables, instants, past=past)
+        self._add(tables, instants)
         return True
 
     def _begin_at(self, origin: int) -> None:
@@ -317,10 +223,10 @@ class LiveTimeline:
         self._instants = [replace(one, at_ns=one.at_ns + later) for one in self._instants]
         self._origin, self._path = origin, None
 
-    def _add(self, tables: list[SpanTable], instants: list[Instant], *, past: bool) -> None:
+    def _add(self, tables: list[SpanTable], instants: list[Instant]) -> None:
         origin = self._origin or 0
         for table in (one.shifted(-origin) for one in tables):
-            self._recent.add(table, past=past)
+            self._recent.add(table)
             self._waiting.append(table)
         if sum(map(len, self._waiting)) > MOST_WAITING:
             self._settle()
@@ -361,31 +267,11 @@ class LiveTimeline:
             ranks=ranks,
             problems=tuple(remarks),
             facts=texts.fact_texts,
-            missing=self._missing(),
             parts=parts,
         )
         path = self._path if time.monotonic() < self._path_until else None
         return TimelineIndex.of(self._lanes, about, path)
 
-    def _missing(self) -> tuple[Window, ...]:
-        """When spans of some rank are missing, as windows that do not touch."""
-        found, origin = list[Window](), self._origin or 0
-        for begin, end in sorted(gap for part in self._parts.values() for gap in part.missing()):
-            if found and begin - origin <= found[-1].end_ns:
-                found[-1] = Window(found[-1].begin_ns, max(found[-1].end_ns, end - origin))
-            else:
-                found.append(Window(begin - origin, end - origin))
-        return tuple(found)
-
     def _error_ns(self, path: Path | None) -> int | None:
         placed = self._parts[path].placed if path is not None else None
         return None if placed is None else placed.error_ns
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn the system's error about a file into a sentence for the page."""
-    try:
-        yield
-    except OSError as error:
-        raise Unreadable(f"{plain(path.name)} cannot be read: {plain(error.strerror or 'unknown')}") from error

@@ -83,8 +83,7 @@ class View:
 class About:
     """What an index knows besides its numbers: texts of spans, instants, ranks, and what could not be read.
 
-    ``missing``: when there may be more spans than were read so far. ``parts``: what ranks say about themselves, where
-    that is known.
+    ``parts``: what ranks say about themselves, where that is known.
     """
 
     names: tuple[str, ...]
@@ -93,7 +92,6 @@ class About:
     ranks: tuple[int, ...]
     problems: tuple[str, ...] = ()
     facts: tuple[str, ...] = ("",)
-    missing: tuple[Window, ...] = ()
     parts: tuple[PartInfo, ...] = ()
 
 
@@ -110,7 +108,6 @@ class TimelineIndex:
     ranks: tuple[int, ...]
     extent: Window
     problems: tuple[str, ...] = ()
-    missing: tuple[Window, ...] = ()
     parts: tuple[PartInfo, ...] = ()
     _path: PathTable | None = None
     _searches: dict[str, Ints] = field(default_factory=dict)
@@ -139,7 +136,6 @@ class TimelineIndex:
             ranks=about.ranks,
             extent=extent,
             problems=about.problems,
-            missing=about.missing,
             parts=about.parts,
             _path=path,
         )

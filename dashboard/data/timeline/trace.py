@@ -34,11 +34,11 @@ def sources(run: Path) -> list[Path]:
     if os.path.lexists(merged):
         return [merged]
     folder = layout.timeline_parts(run)
-    found = [(_PART.fullmatch(path.name), path) for suffix in (".json", ".gz") for path in listing(run, folder, suffix)]
+    found = [(_PART.fullmatch(path.name), path) for path in listing(run, folder, layout.PART_SUFFIXES)]
     return [path for *_, path in sorted((int(name[1]), int(name[2] or 0), path) for name, path in found if name)]
 
 
-_PART = re.compile(r"rank-(\d{5,7})(?:\.(\d{1,9}))?\.json(?:\.gz)?")
+_PART = re.compile(r"rank-(\d{5,7})(?:\.(\d{1,9}))?\.(?:spans|json)(?:\.gz)?")
 """A rank's file, and its number where the rank wrote several."""
 
 

@@ -112,10 +112,10 @@ int main(int argc, char** argv) {
         std::pair(How::kCopiedBatches, "batches with copies")}) {
     const std::string what = name;
     print((what + ", memory").c_str(), run(tracer, make_null_sink(), how, kSecondNs));
-    print((what + ", file").c_str(), run(tracer, make_chrome_sink({.path = path}, {}), how, kSecondNs));
+    print((what + ", file").c_str(), run(tracer, make_record_sink({.path = path}, {}), how, kSecondNs));
     std::filesystem::remove(path);
-    ChromeOptions packed{.path = path, .gzip = true};
-    print((what + ", gzip file").c_str(), run(tracer, make_chrome_sink(packed, {}), how, kSecondNs));
+    PartOptions packed{.path = path, .gzip = true};
+    print((what + ", gzip file").c_str(), run(tracer, make_record_sink(packed, {}), how, kSecondNs));
     std::filesystem::remove(path + ".gz");
   }
   return 0;

@@ -258,7 +258,9 @@ TEST(Runtime, TimelineHoldsEveryStageOfATensor) {
   {
     Job job(2);
     job.on_every_rank([&](int rank) {
-      job[rank].start_timeline({.path = folder + "/" + std::to_string(rank) + ".json", .mark_cycles = true});
+      job[rank].start_timeline({.path = folder + "/" + std::to_string(rank) + ".spans",
+                                .mark_cycles = true,
+                                .shown = folder + "/" + std::to_string(rank) + ".json"});
       std::vector<float> a(1000, 1.0f);
       std::vector<float> b(1000, 1.0f);
       const Ticket first = job[rank].submit(allreduce_of("grad \"a\"", a));

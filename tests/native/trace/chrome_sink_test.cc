@@ -27,7 +27,7 @@ const PartHeader kOddHeader{1, 4, "node\"7", "job"};
 
 std::string event_line(const Span& span, std::string_view name) {
   const TemporaryFile file;
-  const auto sink = make_chrome_sink({.path = file.path()}, kOddHeader);
+  const auto sink = make_chrome_sink(file.path(), kOddHeader);
   sink->write(std::span(&span, 1), [name](std::uint32_t) { return name; });
   sink->close(0);
   return events_of(read_file(file.path())).at(kHeaderEvents);
@@ -35,7 +35,7 @@ std::string event_line(const Span& span, std::string_view name) {
 
 TEST(TraceChrome, HeaderAndEndStandAsAgreed) {
   const TemporaryFile file;
-  const auto sink = make_chrome_sink({.path = file.path()}, kOddHeader);
+  const auto sink = make_chrome_sink(file.path(), kOddHeader);
   EXPECT_TRUE(is_json_array(read_file(file.path()))) << "valid from the first moment";
   sink->close(7);
   sink->close(8);
@@ -91,7 +91,7 @@ class TraceChromeHostile : public ::testing::TestWithParam<std::string> {};
 TEST_P(TraceChromeHostile, NamesLeaveTheFileValid) {
   const TemporaryFile file;
   Tracer tracer;
-  tracer.start(make_chrome_sink({.path = file.path()}, {0, 1, GetParam(), GetParam()}));
+  tracer.start(make_chrome_sink(file.path(), {0, 1, GetParam(), GetParam()}));
   const std::uint32_t id = tracer.intern(GetParam());
   tracer.record({1, 2, 0, id, 0, 0, 0, Stage::kRange, 255});
   tracer.record({1, 2, 0, id, 0, 0, 0, Stage::kWait, 255});
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Names, TraceChromeHostile,
 
 TEST(TraceChrome, IsValidAfterEveryFlush) {
   const TemporaryFile file;
-  const auto sink = make_chrome_sink({.path = file.path()}, kOddHeader);
+  const auto sink = make_chrome_sink(file.path(), kOddHeader);
   for (int i = 0; i < 300; ++i) {
     const Span span{i, i + 1, 0, 0, 0, 0, 0, Stage::kQueue, 0};
     sink->write(std::span(&span, 1), [](std::uint32_t) { return std::string_view("t"); });
@@ -127,7 +127,7 @@ TEST_P(TraceKill, LeavesValidJson) {
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // an aborted test leaves nobody behind who fills the disk
     Tracer tracer({.ring_spans = 256});
-    tracer.start(make_chrome_sink({.path = file.path()}, kOddHeader));
+    tracer.start(make_chrome_sink(file.path(), kOddHeader));
     const std::uint32_t id = tracer.intern("tensor");
     for (std::uint64_t i = 1;; ++i) {
       tracer.record({now_ns(), now_ns(), 0, id, 1, 1, 1, Stage::kCopyIn, 0});
@@ -154,7 +154,7 @@ TEST(TraceFork, AChildNeitherHangsNorTouchesTheFile) {
   const TemporaryFile file;
   {
     Tracer tracer;
-    tracer.start(make_chrome_sink({.path = file.path()}, kOddHeader));
+    tracer.start(make_chrome_sink(file.path(), kOddHeader));
     const pid_t child = ::fork();
     if (child == 0) {
       for (int i = 0; i < 10; ++i) tracer.record({1, 2, 0, 0, 0, 0, 0, Stage::kQueue, 0});
@@ -173,7 +173,7 @@ TEST(TraceFork, AChildNeitherHangsNorTouchesTheFile) {
 
 TEST(TraceDisk, AFullDeviceIsToldAtOnce) {
   try {
-    (void)make_chrome_sink({.path = "/dev/full"}, kOddHeader);
+    (void)make_chrome_sink("/dev/full", kOddHeader);
     FAIL();
   } catch (const TraceIo& error) {
     EXPECT_EQ(std::string(error.what()), "cannot write the timeline file /dev/full: No space left on device");
@@ -184,37 +184,11 @@ TEST(TraceDisk, AMissingFolderIsNamed) {
   const TemporaryFile file;
   const std::string path = file.path() + ".missing/part.json";
   try {
-    (void)make_chrome_sink({.path = path}, kOddHeader);
+    (void)make_chrome_sink(path, kOddHeader);
     FAIL();
   } catch (const TraceIo& error) {
     EXPECT_EQ(std::string(error.what()), "cannot create the timeline file " + path + ": No such file or directory");
   }
-}
-
-/// A file-size limit stands in for a disk that fills up in mid-recording. In a child: the limit is for the process.
-TEST(TraceDisk, AFileThatHitsTheLimitStaysValid) {
-  const TemporaryFile file;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{20'000, 20'000};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);  // NOLINT
-    Tracer tracer;
-    tracer.start(make_chrome_sink({.path = file.path()}, kOddHeader));
-    for (int i = 0; i < 1000; ++i) tracer.record({i, i + 1, 0, 0, 0, 0, 0, Stage::kQueue, 0});
-    try {
-      tracer.stop();
-      ::_exit(1);
-    } catch (const TraceIo&) {
-      ::_exit(tracer.dropped() > 0 && tracer.dropped() + tracer.recorded() == 1000 ? 0 : 2);
-    }
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  EXPECT_TRUE(is_json_array(read_file(file.path())));
-  EXPECT_LE(read_file(file.path()).size(), 20'000U);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ inline constexpr std::size_t kHeaderEvents = 2 + 2 * kStageCount + 1;
 inline std::vector<std::string> lines_of(const std::function<void(Tracer&)>& record, TracerOptions options = {}) {
   const TemporaryFile file;
   Tracer tracer(options);
-  tracer.start(make_chrome_sink({.path = file.path()}, kHeader));
+  tracer.start(make_chrome_sink(file.path(), kHeader));
   record(tracer);
   tracer.stop();
   const auto events = events_of(read_file(file.path()));

@@ -6,11 +6,13 @@
 #include <map>
 #include <regex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
-#include "merging/event_line.h"
+#include "trace/event_text.h"
 #include "trace/json_reader.h"
+#include "trace/record_reader.h"
 
 namespace ringtune::testing_support {
 
@@ -27,22 +29,29 @@ struct Seen {
 /// The spans of a part by name, and the largest error that it tells of GPU 0's clock.
 struct Part {
   explicit Part(const std::string& path) {
-    const std::string text = testing_support::read_file(path);
-    for (const std::string& line : testing_support::events_of(text)) {
-      EventLine event;
-      if (parse_event(line, event) && event.has(Field::kDuration)) {
-        const std::int64_t begin_ns = event.number(Field::kMoment, 0);
-        spans[std::string(event.text(Field::kName))].push_back(
-            {begin_ns, begin_ns + event.number(Field::kDuration, 0), event.number(Field::kBytes, -1),
-             event.number(Field::kDevice, -1), event.number(Field::kBatch, 0), std::string(event.text(Field::kTensor)),
-             std::string(event.text(Field::kAlgorithm))});
+    const ReadPart part = read_records(read_file(path));
+    for (const Span& span : part.spans) {
+      if (span.stage == Stage::kCounter) {
+        if (span.kind == static_cast<std::uint8_t>(Count::kBusBandwidth)) {
+          speeds.push_back(static_cast<std::int64_t>(span.bytes));
+        }
+        continue;
       }
-      if (parse_event(line, event) && event.text(Field::kName) == "BUS_BANDWIDTH") {
-        speeds.push_back(event.number(Field::kSpeed, -1));
-      }
+      if (is_head(span) || span.stage == Stage::kCycle) continue;
+      std::string text;
+      append_event_head(text, span, 0, json_quote(part.name(span)));
+      const std::string_view algorithm =
+          span.stage == Stage::kCommunicate && span.kind >> 4 != 0 ? algorithm_name(span.kind >> 4) : "";
+      spans[text.substr(9, text.find('"', 9) - 9)].push_back(  // behind {"name":"
+          {span.begin_ns, span.end_ns, static_cast<std::int64_t>(span.bytes), is_of_device(span.stage) ? span.peer : -1,
+           span.batch_id, part.name(span), std::string(algorithm)});
+    }
+    for (const auto& [event, args] : part.events) {
       std::smatch found;
-      const std::regex clock(R"("DEVICE_CLOCK".*"device":0,"error_ns":(\d+))");
-      if (std::regex_search(line, found, clock)) error_ns = std::max<std::int64_t>(error_ns, std::stoll(found[1]));
+      const std::regex device(R"("device":0,"error_ns":(\d+))");
+      if (part.name(event) == "DEVICE_CLOCK" && std::regex_search(args, found, device)) {
+        error_ns = std::max<std::int64_t>(error_ns, std::stoll(found[1]));
+      }
     }
   }
   std::map<std::string, std::vector<Seen>> spans;
