@@ -31,7 +31,7 @@ struct ScheduleParts {
   Completions& completions;
   StallReporter& stall_reporter;
   Counters& counters;
-  const EngineStatus& status;
+  EngineStatus& status;
 };
 
 struct ScheduleLimits {
