@@ -31,22 +31,48 @@ def gained(trace: Trace, table: BatchTable, last: Ints, lateness: Ints, group: I
     """
     if not len(table.ids):
         return lateness
-    steps, at = np.unique(table.step, return_inverse=True)
+    steps, first, at = np.unique(table.step, return_index=True, return_inverse=True)
     group = np.arange(len(table.ranks)) if group is None else group
+    members, waited = table.members[first], _first_waits(trace, table, steps)
+    known = _known(table, at, members, waited) & (steps >= 0)
+    waited = np.where(members, waited, MISSING)
     accused = np.full(len(steps), -1)
     order = np.lexsort((lateness, at))
     latest = order[np.flatnonzero(np.append(np.diff(at[order]) != 0, True))]
     accused[at[latest]] = group[last[latest]]
-    submitted = np.full((len(steps), len(table.ranks)), MISSING)
+    own = group[last] == accused[at]
+    gain = _gain(
+        table, at, np.where(own, lateness, 0), np.where(group == accused[:, None], MISSING, waited).max(axis=1)
+    )
+    # Of the others it is enough to know that none gains more than all together would.
+    most = _gain(table, at, lateness, _soonest(waited, group))
+    return np.where(known[at], np.minimum(lateness, np.where(own, gain[at], most[at])), lateness)
+
+
+def _known(table: BatchTable, at: Ints, members: Mask, waited: Ints) -> Mask:
+    """Steps whose batches are all of the same ranks, which submit them all before they wait; S."""
+    submitted = np.full(waited.shape, MISSING)
     np.maximum.at(submitted, at, table.submit)
-    waited = _first_waits(trace, table, steps)
-    known = ((waited != _NEVER) & (waited >= submitted)).all(axis=1) & (steps >= 0)
-    np.logical_and.at(known, at, table.negotiated | table.scheduled)
-    moved = np.where((lateness > 0) & (group[last] == accused[at]), lateness, 0)
-    ended, sooner = _on_time(table, at, moved, len(steps))
-    others = np.where(group[None, :] == accused[:, None], MISSING, waited).max(axis=1)
-    gain = np.maximum(0, ended - np.maximum(sooner, others))
-    return np.where(known[at] & (moved > 0), np.minimum(lateness, gain[at]), lateness)
+    found: Mask = (~members | ((waited != _NEVER) & (waited >= submitted))).all(axis=1)
+    np.logical_and.at(found, at, (table.negotiated | table.scheduled) & (table.members == members[at]).all(axis=1))
+    return found
+
+
+def _soonest(waited: Ints, group: Ints) -> Ints:
+    """When the ranks were through with computing, whichever group may have been sooner; S."""
+    groups = np.unique(group)
+    if len(groups) == len(group) > 1:  # all but the last rank
+        second: Ints = np.partition(waited, -2, axis=1)[:, -2]
+        return second
+    found: Ints = np.min([np.where(group == one, MISSING, waited).max(axis=1) for one in groups], axis=0)
+    return found
+
+
+def _gain(table: BatchTable, at: Ints, moved: Ints, others: Ints) -> Ints:
+    """By how much earlier each step would be through, not before the others had computed."""
+    ended, sooner = _on_time(table, at, moved, len(others))
+    gain: Ints = np.maximum(0, ended - np.maximum(sooner, others))
+    return gain
 
 
 def _first_waits(trace: Trace, table: BatchTable, steps: Ints) -> Ints:
