@@ -213,7 +213,7 @@ def hook(**options: Any) -> None:
 
 @click.command()
 @click.option("-np", "--num-proc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks of each job.")
-@click.option("--frameworks", "names", default="tensorflow,jax,mxnet", show_default=True, help="Comma-separated.")
+@click.option("--frameworks", "names", default="tensorflow,jax,keras,mxnet", show_default=True, help="Comma-separated.")
 @click.option("--sizes", default="1KiB,1MiB,16MiB", show_default=True, help="Sizes of single tensors.")
 @click.option("--profile", default="resnet50", show_default=True, help="Gradients that are summed together.")
 @click.option(

@@ -300,6 +300,33 @@ def join_mpi4jax(threads: int) -> tuple[str, Make]:
     return f"mpi4jax {mpi4jax.__version__}, JAX {jax.__version__}", make
 
 
+# -- Keras ----------------------------------------------------------------------------------------------------------
+
+
+def join_keras(threads: int) -> tuple[str, Make]:
+    """Joins with `ringtune.keras` on torch: what its optimizers reduce in ``apply``; other backends compile a step."""
+    os.environ["KERAS_BACKEND"] = "torch"
+    import keras
+    import torch
+
+    import ringtune.keras as hvd
+    from ringtune.common.keras.reducers import wrapping_for
+
+    torch.set_num_threads(threads)
+    hvd.init()
+    wrapping = wrapping_for("torch", op=hvd.Sum)
+
+    def make(sums: Sums) -> Program:
+        def run(tensors: Sequence[Any]) -> Sequence[Any]:
+            for _ in range(sums.chain):
+                tensors = wrapping.reduce(list(tensors), list(tensors))
+            return tensors
+
+        return Program(lambda array: torch.from_numpy(array.copy()), run, np.asarray)
+
+    return f"Keras {keras.__version__}, torch {torch.__version__}", make
+
+
 # -- MXNet -------------------------------------------------------------------------------------------------------------
 
 
@@ -334,6 +361,7 @@ JOIN: dict[str, Callable[[int], tuple[str, Make]]] = {
     "jax": join_jax,
     "jax-gloo": join_jax_gloo,
     "mpi4jax": join_mpi4jax,
+    "keras": join_keras,
     "mxnet": join_mxnet,
 }
 """By the name of a contender: takes the number of compute threads, joins the job, returns what makes its programs."""

@@ -34,9 +34,12 @@ from ringtune.timeline.units import bytes_text, time_text
 FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
     "tensorflow": ("tf.distribute",),
     "jax": ("jax-gloo", "mpi4jax"),
+    "keras": (),
     "mxnet": (),
 }
 """Framework -> its other ways to sum over processes without servers."""
+_MODULES = {"keras": ("keras", "torch")}
+"""What a framework's programs import, where it is more than a module of its name."""
 PACKAGES = {"mpi4jax": "mpi4jax"}
 """Ways that need a package beside the framework, which is built against MPI: it is looked for, and not required."""
 COMPILED = ("tensorflow", "jax")
@@ -89,7 +92,7 @@ def find_pythons(frameworks: Sequence[str], given: Mapping[str, str]) -> tuple[d
         kept = _ENVIRONMENTS / name / "bin" / "python"
         if name in given:
             pythons[name] = given[name]
-        elif importlib.util.find_spec(name) is not None:
+        elif all(importlib.util.find_spec(module) is not None for module in _MODULES.get(name, (name,))):
             pythons[name] = sys.executable
         elif kept.exists() and (_ENVIRONMENTS / name / "requirements").exists():
             pythons[name] = str(kept)

@@ -38,7 +38,7 @@ def test_what_is_named_is_taken_and_what_is_nowhere_is_said(monkeypatch: pytest.
         list(absent) == ["tensorflow", "mpi4jax"]
         and "make test-frameworks FRAMEWORKS=tensorflow" in absent["tensorflow"]
     )
-    with pytest.raises(UsageError, match="unknown framework 'caffe'; known: tensorflow, jax, mxnet"):
+    with pytest.raises(UsageError, match="unknown framework 'caffe'; known: tensorflow, jax, keras, mxnet"):
         find_pythons(["caffe"], {})
 
 

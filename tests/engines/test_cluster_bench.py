@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -26,7 +27,8 @@ def test_every_way_has_its_times(engine: str, module: str, ways: set[str], tmp_p
     few = ["--engines", engine, "--rounds", "1", "--steps", "2", "--width", "16"]
     done = subprocess.run(
         [sys.executable, "-m", "ringtune.cli", "bench", "engines", *few, "--json", "out.json"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False,
+        cwd=tmp_path, env={**os.environ, "RAY_worker_niceness": "0"}, capture_output=True, text=True, timeout=800,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))

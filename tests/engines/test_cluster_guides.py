@@ -32,7 +32,8 @@ def test_the_script_of_a_guide_runs(guide: str, module: str, tmp_path: Path) -> 
     # The names of Ray's sockets may have 107 characters.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,
-                   "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder}  # fmt: skip
+                   "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder,
+                   "RAY_worker_niceness": "0"}  # fmt: skip
         done = subprocess.run(
             command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240, check=False
         )

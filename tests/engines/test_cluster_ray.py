@@ -29,8 +29,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - its name; else it ends actors when others fill it
+    # Ray would end actors where other programs fill the memory, and lets every program go before them.
+    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0", "RAY_worker_niceness": "0"}
+    os.environ.update(settings)
     ray.cloudpickle.register_pickle_by_value(cases)
     # Its sockets lie there, and their names may have 107 characters.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:

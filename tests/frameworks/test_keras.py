@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks import keras_cases as cases
+from tests.frameworks.bench import check_bench
 from tests.frameworks.keras_tests import Keras3Tests, KerasJobs, killed_rank_is_replaced
 
 # Not imported here: each rank chooses its backend first.
@@ -48,3 +49,8 @@ class TestJax(Keras3Tests):
 def test_a_killed_rank_is_replaced_and_fit_goes_on_from_the_commit(backend: str, tmp_path: Path) -> None:
     pytest.importorskip(backend)
     killed_rank_is_replaced(tmp_path, {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"})
+
+
+def test_bench_frameworks(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    check_bench("keras", tmp_path)
