@@ -2,8 +2,9 @@
 
 ``python -m tests.launch.fuzz --seconds 600`` starts ranks over TCP with metrics, finds all ports at which the launcher
 and the ranks listen (store; links, control and liveness of each rank; metrics), starts the probe of a host beside them,
-and lets a process of its own open connections there for half of the time, in turn with quiet times of the same length. Sums must stay right, a step take
-no more than a fifth longer than in quiet times, and no process grow by more than 64 MiB.
+and lets a process of its own open connections there for half of the time, in turn with quiet times of the same length.
+Sums must stay right, a step take no more than a fifth longer than in quiet times, and no process grow by more than
+64 MiB.
 """
 
 from __future__ import annotations
