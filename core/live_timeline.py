@@ -40,10 +40,12 @@ def show(run: Path, target: Path) -> Path | None:
     Returns:
         A symbolic link that stands there until `hide`; None where the file is the trace itself.
     """
-    name = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    shown, name = layout.shown_file(run), target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    if not shown.is_file():
+        return None
     with suppress(OSError):
         target.parent.mkdir(parents=True, exist_ok=True)
-        _name(layout.shown_file(run), name)
+        _name(shown, name)
         os.replace(name, target)
     return target if target.is_symlink() else None
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from ringtune import layout
 from ringtune.errors import RingtuneError
 from ringtune.timeline.merging.merge import join_and_empty, read_whole
-from ringtune.timeline.merging.parts import joinable, part_files
-from ringtune.timeline.reading.part_reader import declared_size
+from ringtune.timeline.merging.parts import hold_the_same, joinable, part_files
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import Trace
@@ -33,7 +32,7 @@ def load(source: PathLike | Sequence[PathLike]) -> Trace:
         return _joined([path])
     merged = Run(path).timeline if layout.is_run(path) else _merged_in(path)
     parts = part_files(path)
-    if merged is not None and not _say_the_same(merged, parts):
+    if merged is not None and not hold_the_same(merged, parts):
         return read(merged)
     if merged is not None:
         return replace(_joined(parts), path=merged)
@@ -43,18 +42,6 @@ def load(source: PathLike | Sequence[PathLike]) -> Trace:
             "record a timeline with `ringtune run --timeline`, or name a trace file"
         )
     return _joined(parts)
-
-
-def _say_the_same(merged: Path, parts: Sequence[Path]) -> bool:
-    """Whether the merge was of these parts, whose records are read some twenty times as fast."""
-    try:
-        made = merged.stat().st_mtime_ns
-        ranks = {layout.rank_of(part) for part in parts}
-        return bool(parts) and all(
-            declared_size(part) == len(ranks) and part.stat().st_mtime_ns <= made for part in parts
-        )
-    except OSError:
-        return False
 
 
 def _merged_in(folder: Path) -> Path | None:

@@ -23,6 +23,18 @@ Submission decision_of(CollectiveKind kind, const std::string& name) {
   return submission;
 }
 
+/// Where the Chrome trace cannot be written, the part is all there is.
+std::unique_ptr<Sink> shown_too(std::unique_ptr<Sink> sink, const std::string& path, const PartHeader& header) {
+  std::unique_ptr<Sink> shown;
+  try {
+    shown = make_chrome_sink(path, header);
+  } catch (const TraceIo& error) {
+    log_line(LogLevel::kWarning, error.what());
+    return sink;
+  }
+  return make_tee_sink(std::move(sink), std::move(shown));
+}
+
 }  // namespace
 
 Runtime::Runtime(const RuntimeOptions& options) : Runtime(options, nullptr) {}
@@ -263,7 +275,7 @@ void Runtime::start_timeline(const TimelineOptions& timeline) {
   PartOptions files{timeline.path, timeline.gzip, timeline.rotate_bytes, impl_->next_timeline_file};
   if (*files.next_file < timeline.first_file) *files.next_file = timeline.first_file;
   std::unique_ptr<Sink> sink = make_record_sink(std::move(files), header);
-  if (!timeline.shown.empty()) sink = make_tee_sink(std::move(sink), make_chrome_sink(timeline.shown, header));
+  if (!timeline.shown.empty()) sink = shown_too(std::move(sink), timeline.shown, header);
   impl_->status.mark_cycles(timeline.mark_cycles);
   impl_->engine->record_pieces(timeline.pieces);
   impl_->tracer.now_in(impl_->step, knobs_version());

@@ -59,7 +59,8 @@ def test_a_job_that_has_trained_ends_well(jobs: Jobs) -> None:
     # Where the timeline itself still fits once the parts have their ends, what they lost is said.
     said = ("No space left on device", "spans were dropped while recording")
     assert not [line for line in of_the_disk if not any(words in line for words in said)]
-    assert "Traceback" not in found.stderr and "how the job ended is not noted" in found.stderr
+    # How the job ended is noted where the room that the parts had kept for their ends, and gave back, is enough.
+    assert "Traceback" not in found.stderr
     # Each file that cannot be written is said once while the job trains.
     kept = [line for line in lines if "is kept no further" in line]
     assert len(kept) == len(set(kept)) and any("/r/logs/rank-0000" in line for line in kept)

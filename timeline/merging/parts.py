@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +11,7 @@ from pathlib import Path
 from ringtune import layout
 from ringtune.errors import RingtuneError
 from ringtune.timeline.merging.profiles import unix_range, with_ranks
+from ringtune.timeline.reading.part_reader import declared_size, is_part
 from ringtune.timeline.spans import PartInfo, Trace
 
 
@@ -27,6 +29,24 @@ def part_files(folder: Path) -> list[Path]:
         if found:
             return [path for *_, path in sorted(found)]
     return []
+
+
+def hold_the_same(merged: Path, parts: Sequence[Path]) -> bool:
+    """Whether a merged file was made of these parts, whose records are read some twenty times as fast.
+
+    Args:
+        merged: The merged file.
+        parts: All part files of the folder, by rank.
+    """
+    try:
+        made, *states = [path.lstat() for path in (merged, *parts)]
+        if not states or not all(stat.S_ISREG(one.st_mode) for one in (made, *states)):
+            return False
+        if any(one.st_mtime_ns > made.st_mtime_ns for one in states):
+            return False
+        return all(map(is_part, parts)) and declared_size(parts[0]) == len({layout.rank_of(part) for part in parts})
+    except OSError:
+        return False
 
 
 def files_of_rank(folder: Path, rank: int) -> list[Path]:

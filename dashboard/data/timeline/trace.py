@@ -13,7 +13,8 @@ from ringtune.dashboard.data.files import Unreadable, listing, open_inside
 from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.units import count, plain, size
 from ringtune.errors import RingtuneError
-from ringtune.timeline.merging.merge import join
+from ringtune.timeline.merging.merge import join_and_empty
+from ringtune.timeline.merging.parts import hold_the_same
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import PartInfo, Trace, empty_table
 
@@ -25,17 +26,15 @@ LARGE_BYTES = 48 * 2**20
 
 
 def sources(run: Path) -> list[Path]:
-    """Return the files of a run's timeline: the merged file if there is one, else the ranks' parts, else nothing.
+    """Return the files of a run's timeline: the ranks' parts, or the merged file where it alone says everything.
 
     Only files of the folder itself count. A path that ``run.json`` names is not followed: it may come from anywhere,
     and the parts hold the same.
     """
-    merged = layout.timeline_file(run)
-    if os.path.lexists(merged):
-        return [merged]
-    folder = layout.timeline_parts(run)
+    merged, folder = layout.timeline_file(run), layout.timeline_parts(run)
     found = [(_PART.fullmatch(path.name), path) for path in listing(run, folder, layout.PART_SUFFIXES)]
-    return [path for *_, path in sorted((int(name[1]), int(name[2] or 0), path) for name, path in found if name)]
+    parts = [path for *_, path in sorted((int(name[1]), int(name[2] or 0), path) for name, path in found if name)]
+    return [merged] if os.path.lexists(merged) and not hold_the_same(merged, parts) else parts
 
 
 _PART = re.compile(r"rank-(\d{5,7})(?:\.(\d{1,9}))?\.(?:spans|json)(?:\.gz)?")
@@ -48,11 +47,12 @@ def is_merged(run: Path, files: list[Path]) -> bool:
 
 
 def is_large(files: list[Path]) -> bool:
-    """Whether a timeline is one to prepare; packed ones count tenfold."""
+    """Whether a timeline is one to prepare: as JSON of that size is."""
     total = 0
     for path in files:
         with suppress(OSError):
-            total += path.stat().st_size * (10 if path.suffix == ".gz" else 1)
+            records, packed = ".spans" in path.suffixes, path.suffix == ".gz"
+            total += path.stat().st_size * (5 if records else 1) * ((5 if records else 10) if packed else 1)
     return total >= LARGE_BYTES
 
 
@@ -91,7 +91,7 @@ def _joined(traces: list[Trace]) -> Trace:
     if len(traces) == 1 and traces[0].source != "part":
         return traces[0]
     try:
-        return join(traces)
+        return join_and_empty(traces)
     except RingtuneError as error:
         raise Unreadable(f"The parts of the timeline cannot be joined: {plain(error, 300)}") from error
 
