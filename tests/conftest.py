@@ -16,6 +16,10 @@ import pytest
 
 from tests.leftovers import Leftovers
 
+# The readline of an interactive Python, which pytest loads, leaves them to the workers; what is printed depends on them.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
 # Programs of which any one will do, and what brings them.

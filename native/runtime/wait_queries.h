@@ -21,7 +21,7 @@ class WaitQueries {
   explicit WaitQueries(int rank) noexcept : rank_(rank) {}
 
   // Callers.
-  /// Blocks until `known`, when rank 0 has heard of the requests sent by now. The question's number, whose answer is to
+  /// Blocks until `known`, when rank 0 has got the requests sent by now. The question's number, whose answer is to
   /// be taken; the driving thread is not woken.
   [[nodiscard]] std::uint32_t ask(const Request& request, Deadline known);
   /// Blocks. The ranks that the operation waits for; at the deadline what this rank has seen itself.

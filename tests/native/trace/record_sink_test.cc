@@ -163,7 +163,7 @@ TEST(RecordFiles, FollowOneAnotherWhenTheyHaveTheirSize) {
     const ReadPart part = read_records(read_file(part_path(options, number)));
     EXPECT_EQ(part.header.file, number);
     EXPECT_EQ(part.ends.size(), 1U);
-    EXPECT_TRUE(part.spans.empty() || part.lists.size() == 1) << "lists are told again in each file";
+    EXPECT_TRUE(part.spans.empty() || part.lists.size() == 1) << "lists are written again in each file";
     batches += part.spans.size();
   }
   EXPECT_EQ(batches, 5000U);
