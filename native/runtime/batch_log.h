@@ -24,7 +24,7 @@ class BatchLog {
   [[nodiscard]] Counters& counters() noexcept { return counters_; }
   /// Records the pieces of every batch from now on, or no longer. Any thread.
   void record_pieces(bool on) noexcept { pieces_.store(on, std::memory_order_relaxed); }
-  [[nodiscard]] bool pieces() const noexcept { return pieces_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool pieces() const noexcept { return pieces_.load(std::memory_order_relaxed) && tracer_.recording(); }
 
   /// The batch begins: each tensor's negotiation and time in the queue.
   void start(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);

@@ -17,8 +17,8 @@ void Executor::set_knobs(const Knobs& knobs) noexcept {
   if (data_paths_ != nullptr) data_paths_->use_streams(knobs.nccl_streams);
 }
 
-BatchPath& Executor::path_of(const Request& request, Communicator& communicator) {
-  if (request.data_path == DataPath::kStaged) return host_.of(communicator);
+BatchPath& Executor::path_of(const Request& request, HostPath& host) {
+  if (request.data_path == DataPath::kStaged) return host;
   RINGTUNE_CHECK(nccl_ && ring_, "a batch is to go from GPU to GPU, and nothing is there to carry it");
   return request.data_path == DataPath::kRing ? *ring_ : *nccl_;
 }
@@ -26,7 +26,7 @@ BatchPath& Executor::path_of(const Request& request, Communicator& communicator)
 void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& context) {
   RINGTUNE_CHECK(!batch.empty());
   RINGTUNE_CHECK(host_.links().drained(), "a declined round is still under way");
-  path_of(batch.front()->request(), context.communicator).run(batch, context);
+  path_of(batch.front()->request(), host_.of(context.communicator)).run(batch, context);
 }
 
 }  // namespace ringtune

@@ -27,8 +27,8 @@ class Executor {
   void record_pieces(bool on) noexcept { log_.record_pieces(on); }
   /// As BatchPath::run, by the path that the batch takes.
   void execute(std::span<const OperationPtr> batch, const BatchContext& context);
-  /// The path that a batch with this request takes among these ranks.
-  [[nodiscard]] BatchPath& path_of(const Request& request, Communicator& communicator);
+  /// The path that a batch with this request takes among ranks whose path in host memory is `host`.
+  [[nodiscard]] BatchPath& path_of(const Request& request, HostPath& host);
   [[nodiscard]] HostPaths& host() noexcept { return host_; }
 
  private:

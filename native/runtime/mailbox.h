@@ -20,8 +20,8 @@ namespace ringtune {
 class Mailbox {
  public:
   struct Mail {
-    std::vector<Knobs> proposals;
-    std::vector<StepReport> reports;
+    std::vector<Knobs> proposals = {};
+    std::vector<StepReport> reports = {};
     std::uint32_t looks = 0;  // at rank 0's clock that were asked for, so far
   };
   /// What ends the job, before any error that follows from it.

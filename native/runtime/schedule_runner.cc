@@ -43,7 +43,7 @@ void ScheduleRunner::post(const RoundAction& round, std::int64_t now_ns) {
   token_.store(round.token, std::memory_order_relaxed);
   const BatchContext context = this->context();
   votes_ = &parts_.executor.host().of(context.communicator);
-  path_ = &parts_.executor.path_of(batch_.front()->request(), context.communicator);
+  path_ = &parts_.executor.path_of(batch_.front()->request(), *votes_);
   path_->post(batch_, context, round.token);
 }
 
@@ -77,7 +77,7 @@ std::int64_t ScheduleRunner::end(bool agreed) {
 void ScheduleRunner::decline(const DeclineAction& round) {
   const Request& first = *round.batch.front();
   Communicator& communicator = parts_.sets.communicator(first.process_set);
-  parts_.executor.path_of(first, communicator).decline(round, communicator);
+  parts_.executor.path_of(first, parts_.executor.host().of(communicator)).decline(round, communicator);
 }
 
 void ScheduleRunner::drain() {
