@@ -20,9 +20,12 @@ from ringtune.output_file import is_stdout
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--token", default="", help="Secret that every request must carry; generated when --host needs one.")
 @click.option("--prefix", default="/", show_default=True, help="Path under which a proxy shows the dashboard.")
-def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None:
+@click.option("--page", default="", help="Print the address of this page of the run, for example timeline.")
+def dashboard(runs: Path, port: int, host: str, token: str, prefix: str, page: str) -> None:
     """Serve the dashboard over the folder RUNS (or over one run) until interrupted with Ctrl-C."""
     from ringtune.bootstrap.interfaces import is_loopback
+    from ringtune.dashboard.page_registry import TABS
+    from ringtune.dashboard.routes import Route, href
     from ringtune.dashboard.server import ServeOptions, Server, new_token
 
     if token and len(token) < 8:
@@ -30,7 +33,10 @@ def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None
     if not is_loopback(host) and not token:
         token = new_token()
     clean = "/" + prefix.strip("/") + ("/" if prefix.strip("/") else "")
-    server = Server(ServeOptions(runs, host, port, token, clean))
+    if page and (page not in TABS or not layout.is_run(runs)):
+        raise UsageError(f"--page {page}: expected a run folder for RUNS, and one of its pages: {', '.join(TABS)}")
+    first = href(Route(page, runs.resolve().name), "") if page else ""
+    server = Server(ServeOptions(runs, host, port, token, clean, first))
     click.echo(f"ringtune dashboard over {runs.resolve()}\n  {server.url}")
     if not is_loopback(host):
         click.echo(

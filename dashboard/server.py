@@ -47,6 +47,7 @@ class ServeOptions:
         port: Port, 0 for any free one.
         token: Secret that every request must carry; empty for none, which only loopback allows.
         prefix: Path under which a proxy shows the app, with a slash at both ends; ``{port}`` stands for the port.
+        first: What is named below the prefix: the page to open, "" for the table of runs.
         framed: Pages of this machine's other servers (a notebook) may show the app in a frame.
     """
 
@@ -55,6 +56,7 @@ class ServeOptions:
     port: int = 8050
     token: str = ""
     prefix: str = "/"
+    first: str = ""
     framed: bool = False
 
 
@@ -92,7 +94,7 @@ class Server:
     def path(self) -> str:
         """The address without the server, which works behind the same proxy."""
         query = f"?{urlencode({'token': self.options.token})}" if self.options.token else ""
-        return f"{self.options.prefix}{query}"
+        return f"{self.options.prefix}{self.options.first}{query}"
 
     def run(self) -> None:
         """Serve until `close` is called on another thread, or until interrupted; then nothing listens any more."""

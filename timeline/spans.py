@@ -258,6 +258,8 @@ class Trace:
     origin_ns: int = 0
     skipped: int = 0
     path: Path | None = None
+    buckets: Mapping[int, str] = field(default_factory=dict)
+    """Names of DDP's buckets by their number of elements, where the steps that say them are left out."""
 
     @property
     def ranks(self) -> tuple[int, ...]:

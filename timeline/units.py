@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ringtune.errors import UsageError
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES
@@ -98,16 +98,23 @@ _BYTES = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float16": 
 _UNNAMED = re.compile(r"(?P<group>(?:.*\.)?)(?P<kind>allreduce|broadcast)\.(?P<dtype>\d+)\.\d+\.(?P<count>\d+)\.\d")
 
 
-def tensor_text(name: str) -> str:
+def tensor_text(name: str, buckets: Mapping[int, str] | None = None) -> str:
     """Return a tensor's name as people know it.
 
     torch.distributed names no tensor, so what it reduces (DDP: a bucket) is known by what it holds:
-    ``allreduce of 262,656 float32 (1.00 MiB)`` for ``allreduce.7.1.262656.0``.
+    ``allreduce of 262,656 float32 (1.00 MiB)`` for ``allreduce.7.1.262656.0``; or by the name of the bucket.
+
+    Args:
+        name: What the trace says.
+        buckets: Names of DDP's buckets by their number of elements.
     """
     first, plus, more = name.partition(" +")
     match = _UNNAMED.fullmatch(first)
     if match is None or int(match["dtype"]) >= len(_BYTES):
         return name
+    bucket = (buckets or {}).get(int(match["count"]))
+    if bucket is not None and match["kind"] == "allreduce":
+        return f"{match['group']}{bucket}{plus}{more}"
     dtype, size = list(_BYTES.items())[int(match["dtype"])]
     held = f"{int(match['count']):,} {dtype} ({bytes_text(int(match['count']) * size)})"
     return f"{match['group']}{match['kind']} of {held}{plus}{more}"

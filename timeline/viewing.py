@@ -200,5 +200,5 @@ def _lend(file: Path, target: Path) -> None:
 
 def _dashboard(run: Path, port: int) -> int:
     # As a command of its own: this room does not know the dashboard.
-    command = [sys.executable, "-m", "ringtune.cli", "dashboard", str(run), "--port", str(port)]
+    command = [sys.executable, "-m", "ringtune.cli", "dashboard", str(run), "--port", str(port), "--page", "timeline"]
     return subprocess.run(command, check=False).returncode

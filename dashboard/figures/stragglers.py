@@ -82,8 +82,9 @@ def _bar(found: LateMap, scale: tuple[float, str], scheme: Scheme) -> dict[str, 
     top = brightest_ns(found) / factor
     ends = {"tickvals": [0, top], "ticktext": ["0", f"≥ {top:.3g}"]} if clipped_words(found) else {}
     return {
-        "title": {"text": f"Lateness<br>({unit} a step)<br>\u00a0", "font": {"size": 12}},
+        "title": {"text": f"Lateness<br>({unit} a step)", "font": {"size": 12}},
         "tickfont": {"size": 12, "color": theme.ink(scheme).faint},
+        "ticklabelposition": "outside bottom",  # the highest one would lie over the title
         "thickness": 12,
         "outlinewidth": 0,
         **ends,

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import ringtune.torch as hvd
 from ringtune import session
 from ringtune.errors import InvalidArgument
 from ringtune.session import Session
+from ringtune.torch.recorder import buckets
 from tests.core.fake_native import fake_of
 from tests.core.test_torch_optimizer import make_model, wrap
 
@@ -310,3 +313,17 @@ def test_what_is_no_model_or_optimizer_is_named(opened: Open) -> None:
         hvd.trace([])  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="got a float as optimizer"):
         hvd.trace(make_model(), 0.1)  # type: ignore[arg-type]
+
+
+def test_the_recorder_marks_the_buckets_that_ddp_has_formed(ranges: Ranges) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)))
+        buckets.watch(model)
+        for _ in range(4):
+            model(INPUT).sum().backward()
+        assert [name for name, begin, end in ranges if begin == end] == [
+            "DDP bucket 0 of 1: 26 elements (1.bias to 0.weight)"
+        ]
+    finally:
+        dist.destroy_process_group()

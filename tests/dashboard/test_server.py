@@ -151,3 +151,8 @@ def test_a_poll_that_makes_no_sense_is_refused(url: str, question: bytes) -> Non
     connection.request("POST", "/_poll", question, {"Content-Type": "application/json"})
     answer = connection.getresponse()
     assert (answer.status, answer.read()) == (400, b"expected an object with path, known and drawn\n")
+
+
+def test_a_page_is_of_one_run(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli.dashboard, [str(tmp_path), "--port", "0", "--page", "timeline"])
+    assert "--page timeline: expected a run folder for RUNS" in str(done.exception)

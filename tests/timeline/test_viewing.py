@@ -127,6 +127,7 @@ def test_ended_by_a_signal_nothing_stays(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
         assert process.stdout is not None
         address = next(line.strip() for line in process.stdout if "http://" in line)
+        assert address.endswith("/run/trace-19700101-000000/timeline")
         with urllib.request.urlopen(address, timeout=120) as response:
             assert response.status == 200
         process.terminate()

@@ -15,12 +15,14 @@ import numpy as np
 
 from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.batches import rank_steps
+from ringtune.timeline.analysis.buckets import bucket_names
 from ringtune.timeline.analysis.pauses import computing
 from ringtune.timeline.analysis.significance import Floats, bootstrap_difference, holm, mann_whitney, thinned
 from ringtune.timeline.analysis.steps import LONGER, step_lengths
 from ringtune.timeline.analysis.verdicts import DATA_LOADING
 from ringtune.timeline.frames import Column, Tabular
 from ringtune.timeline.spans import Ints, SpanTable, Trace
+from ringtune.timeline.units import tensor_text
 from ringtune.timeline.vocabulary import DEVICE_STAGES, Stage
 
 LEVEL = 0.95
@@ -116,7 +118,8 @@ def compare(first: Trace, second: Trace, tensors: int = 20) -> Comparison:
     Raises:
         RingtuneError: One of them has fewer than two steps.
     """
-    samples = tuple(_samples(trace) for trace in (first, second))
+    buckets = {**bucket_names(second), **bucket_names(first)}  # one may be an older recording
+    samples = tuple(_samples(trace, buckets) for trace in (first, second))
     steps = [len(found["step", "step"]) if ("step", "step") in found else 0 for found in samples]
     for trace, count in zip((first, second), steps, strict=True):
         if count < 2:
@@ -147,7 +150,7 @@ def contrast(first: Samples, second: Samples, tensors: int = 20) -> tuple[Change
     return tuple(sorted(judged, key=_worst_first))
 
 
-def _samples(trace: Trace) -> Samples:
+def _samples(trace: Trace, buckets: Mapping[int, str]) -> Samples:
     spans, found = trace.spans, dict[tuple[str, str], Floats]()
     steps, lengths = step_lengths(spans)
     if not len(steps):
@@ -163,7 +166,7 @@ def _samples(trace: Trace) -> Samples:
         if len(chosen):
             found["stage", stage.label] = _sums(chosen, steps, np.zeros(len(chosen), dtype=np.int64), 1)[:, 0] / ranks
     found.update({("range", f"{name}, rank {rank}"): sums for name, rank, sums in range_samples(inside, steps)})
-    found.update(_tensor_samples(inside, steps, ranks))
+    found.update(_tensor_samples(inside, steps, ranks, buckets))
     return found
 
 
@@ -175,7 +178,8 @@ def range_samples(spans: SpanTable, steps: Ints) -> Iterator[tuple[str, int, Flo
         steps: Numbers of the steps that count, in order.
     """
     loading = [code for code, name in enumerate(spans.names) if name.startswith(DATA_LOADING)]
-    named = spans.in_stage(Stage.RANGE) | (spans.in_stage(Stage.OTHER) & np.isin(spans.name, loading))
+    ranges = spans.in_stage(Stage.RANGE) & (spans.duration_ns > 0)
+    named = ranges | (spans.in_stage(Stage.OTHER) & np.isin(spans.name, loading))
     chosen = spans.take(named & np.isin(spans.step, steps))
     keys, column = np.unique(np.stack((chosen.name, chosen.rank)), axis=1, return_inverse=True)
     total = np.bincount(column.ravel(), weights=chosen.duration_ns, minlength=keys.shape[1])
@@ -194,16 +198,17 @@ def _rank_samples(trace: Trace, rank: int, found: dict[tuple[str, str], Floats])
     found["compute", f"rank {rank}"] = computed
 
 
-def _tensor_samples(spans: SpanTable, steps: Ints, ranks: int) -> Samples:
-    found = {}
+def _tensor_samples(spans: SpanTable, steps: Ints, ranks: int, buckets: Mapping[int, str]) -> Samples:
+    found: dict[tuple[str, str], Floats] = {}
     for stage in TENSOR_STAGES:
         chosen = spans.take(spans.in_stage(stage) & (spans.tensor > 0))
         codes, column = np.unique(chosen.tensor, return_inverse=True)
         if not len(codes) or len(codes) * len(steps) > LARGEST_CELLS:
             continue
         sums = _sums(chosen, steps, column, len(codes)) / ranks
-        for at, code in enumerate(codes.tolist()):
-            found["tensor", f"{stage.label} {spans.tensors[code]}"] = sums[:, at]
+        for at, code in enumerate(codes.tolist()):  # unnamed tensors of one size take turns with a few names
+            key = "tensor", f"{stage.label} {tensor_text(spans.tensors[code], buckets)}"
+            found[key] = found[key] + sums[:, at] if key in found else sums[:, at]
     return found
 
 

@@ -27,9 +27,11 @@ import numpy as np
 
 from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.batches import MISSING, BatchTable, RankSteps, batch_table, rank_steps
+from ringtune.timeline.analysis.buckets import bucket_names
 from ringtune.timeline.analysis.intervals import intersection, union
 from ringtune.timeline.analysis.staged import StagedTensors
 from ringtune.timeline.spans import Ints, Trace
+from ringtune.timeline.units import tensor_text
 
 CAUSES = ("compute", "late", "control", "queue", "copy_in", "transfer", "copy_out", "wake", "unknown")
 
@@ -342,7 +344,7 @@ def critical_path(trace: Trace) -> CriticalPath:
         causes={cause: total for cause in CAUSES if (total := _total(stretches, cause))},
         contributions=_contributions(stretches, length),
         steps=tuple(_steps(stretches)),
-        batches=_batches(stretches),
+        batches=_batches(stretches, bucket_names(trace)),
     )
 
 
@@ -374,9 +376,10 @@ def _steps(stretches: Sequence[Stretch]) -> Iterator[StepPath]:
         yield StepPath(step, sum(causes.values()), causes, main.cause, main.rank)
 
 
-def _batches(stretches: Sequence[Stretch]) -> tuple[tuple[str, int], ...]:
+def _batches(stretches: Sequence[Stretch], buckets: Mapping[int, str]) -> tuple[tuple[str, int], ...]:
     moved: dict[str, int] = {}
     for stretch in stretches:
         if stretch.cause == "transfer":
-            moved[stretch.label] = moved.get(stretch.label, 0) + stretch.duration_ns
+            text = tensor_text(stretch.label, buckets)
+            moved[text] = moved.get(text, 0) + stretch.duration_ns
     return tuple(sorted(moved.items(), key=lambda item: (-item[1], item[0])))

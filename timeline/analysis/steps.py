@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ringtune.timeline.analysis.batches import rank_steps
+from ringtune.timeline.analysis.buckets import bucket_names
 from ringtune.timeline.analysis.intervals import intersection, length, union
 from ringtune.timeline.spans import Ints, SpanTable, Trace
 from ringtune.timeline.units import time_text
@@ -105,7 +106,7 @@ def select_steps(trace: Trace, first: int | None, end: int | None) -> Trace:
     chosen = step >= max(0, first or 0)
     if end is not None:
         chosen &= step < end
-    return replace(trace, spans=trace.spans.take(chosen))
+    return replace(trace, spans=trace.spans.take(chosen), buckets=bucket_names(trace))
 
 
 def step_lengths(spans: SpanTable) -> tuple[Ints, Ints]:

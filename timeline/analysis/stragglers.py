@@ -9,7 +9,7 @@ all ranks a permutation test of the lateness in batches of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from ringtune.timeline.analysis.arrivals import (
     clock_errors,
 )
 from ringtune.timeline.analysis.batches import batch_table
+from ringtune.timeline.analysis.buckets import bucket_names
 from ringtune.timeline.analysis.lateness import Evidence, Late, lateness_by_cause, of_batches, of_ticks
 from ringtune.timeline.analysis.patterns import Job
 from ringtune.timeline.analysis.pauses import pauses
@@ -151,7 +152,7 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
         incomplete=evidence.incomplete,
         ranks=tuple(ranks),
         hosts=tuple(_hosts(ranks)),
-        tensors=tuple(_tensors(evidence.tensors, evidence.names)[:largest]),
+        tensors=tuple(_tensors(evidence.tensors, evidence.names, bucket_names(trace))[:largest]),
         worst_steps=tuple(_worst(_steps(evidence.ranks, evidence.late))[:largest]),
         significance={
             cause: _permutation_p(late, len(evidence.ranks)) for cause, late in evidence.late.items() if permuted
@@ -234,12 +235,12 @@ def _hosts(ranks: Sequence[RankLateness]) -> Iterator[HostLateness]:
         )
 
 
-def _tensors(last: LastOnes, names: tuple[str, ...]) -> list[TensorLateness]:
+def _tensors(last: LastOnes, names: tuple[str, ...], buckets: Mapping[int, str]) -> list[TensorLateness]:
     """Tensors by the lateness of their submits, longest first."""
     found = []
     by_text: dict[str, list[int]] = {}  # unnamed tensors of one size take turns with a few names
     for code in np.unique(last.tensor).tolist():
-        by_text.setdefault(tensor_text(names[code]), []).append(code)
+        by_text.setdefault(tensor_text(names[code], buckets), []).append(code)
     for text, codes in by_text.items():
         mine = last.tensor == codes[0] if len(codes) == 1 else np.isin(last.tensor, codes)
         ranks, lateness = last.rank[mine], last.lateness_ns[mine]

@@ -16,7 +16,7 @@ from ringtune.timeline.analysis.critical_path import CriticalPath
 from ringtune.timeline.analysis.efficiency import Efficiency
 from ringtune.timeline.analysis.stragglers import RankLateness, Stragglers
 from ringtune.timeline.database import Answer
-from ringtune.timeline.units import share_text, tensor_text, time_text
+from ringtune.timeline.units import share_text, time_text
 
 Row = TypeVar("Row")
 
@@ -131,11 +131,7 @@ def _transfers(found: CriticalPath) -> list[RenderableType]:
     if not found.batches:
         return []
     table = new_table("Transfers on the path, longest first", "first tensor", "time", "share")
-    sums: dict[str, int] = {}
-    for label, total in found.batches:
-        text = tensor_text(label)
-        sums[text] = sums.get(text, 0) + total
-    for label, total in sorted(sums.items(), key=lambda one: -one[1])[:_LISTED]:
+    for label, total in found.batches[:_LISTED]:
         table.add_row(label or "-", time_text(total), share_text(total, found.length_ns))
     return [table]
 

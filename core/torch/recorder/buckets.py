@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+
+from ringtune import session
 
 _MOST_LOOKS = 10
 """DDP forms its buckets in the second forward pass; with unused parameters it keeps the first, and does not tell."""
@@ -26,10 +29,9 @@ def watch(model: torch.nn.Module) -> None:
         found = str(module._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", ""))
         if found:
             parameters = _parameters(module)
-            _buckets[module] = [
-                _describe(place, [parameters[int(index)] for index in indices.split()])
-                for place, indices in enumerate(found.split(","))
-            ]
+            parts = [[parameters[int(index)] for index in indices.split()] for indices in found.split(",")]
+            _buckets[module] = [_describe(place, part) for place, part in enumerate(parts)]
+            _mark(parts)
         if found or next(looks, None) is None:
             handle.remove()
 
@@ -59,7 +61,24 @@ def _parameters(model: DistributedDataParallel) -> list[tuple[str, torch.nn.Para
 
 def _describe(place: int, parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[int, str]:
     """Return number of elements and name of a bucket."""
+    return _elements(parameters), f"bucket {place} ({_ends(parameters)})"
+
+
+def _mark(parts: list[list[tuple[str, torch.nn.Parameter]]]) -> None:
+    """Leave a mark for each bucket in the timeline: the backend knows a bucket by its number of elements only."""
+    now = session.state.current
+    if now is None or not now.recording:
+        return
+    at_ns = time.monotonic_ns()
+    for place, parameters in enumerate(parts):
+        about = f"{_elements(parameters)} elements ({_ends(parameters)})"
+        now.record_range(f"DDP bucket {place} of {len(parts)}: {about}", at_ns, at_ns)
+
+
+def _elements(parameters: list[tuple[str, torch.nn.Parameter]]) -> int:
+    return sum(one.numel() for _, one in parameters)
+
+
+def _ends(parameters: list[tuple[str, torch.nn.Parameter]]) -> str:
     first, last = parameters[0][0], parameters[-1][0]
-    return sum(
-        one.numel() for _, one in parameters
-    ), f"bucket {place} ({first if first == last else f'{first} to {last}'})"
+    return first if first == last else f"{first} to {last}"
