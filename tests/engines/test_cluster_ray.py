@@ -27,7 +27,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def client_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def cluster(client_port: int) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     # Ray would end actors where other programs fill the memory, and lets every program go before them.
@@ -38,7 +43,7 @@ def cluster() -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         os.environ["RAY_TMPDIR"] = folder
         Path(folder, "ray").mkdir()  # Cluster writes its address there and does not make the folder
-        first = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": free_port()}
+        first = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": client_port}
         made = Cluster(initialize_head=True, head_node_args=first)
         made.add_node(num_cpus=2)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
@@ -240,10 +245,9 @@ print(json.dumps(found))
 """
 
 
-def test_from_a_client_outside_of_the_cluster(cluster: Any, alone: float) -> None:
-    address = f"ray://127.0.0.1:{cluster.head_node.ray_params.ray_client_server_port}"
+def test_from_a_client_outside_of_the_cluster(cluster: Any, client_port: int, alone: float) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CLIENT, address],
+        [sys.executable, "-c", CLIENT, f"ray://127.0.0.1:{client_port}"],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
