@@ -40,6 +40,9 @@ def _abstract(*leaves: Any, call: Call) -> tuple[list[Any], set[Any]]:
 
 def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
     if not handler.in_use():
+        # JAX lets ordered callbacks into programs of several devices; XLA of jaxlib 0.4 ends the process there.
+        if (devices := _devices_of(ctx.module_context.axis_context)) > 1:
+            raise InvalidArgument(f"a program of {devices} devices has {handler.EFFECT!r}")
         through_python = mlir.lower_fun(_callback, multiple_results=True)
         return through_python(ctx, *operands, call=call)
     handler.watch_tokens()
@@ -61,6 +64,11 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
     after, *results = made.results
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({handler.EFFECT: after})))
     return results
+
+
+def _devices_of(axes: Any) -> int:
+    """Return the number of devices of the program that is being made, by ``jit`` or by ``pmap``."""
+    return int(axes.num_devices if hasattr(axes, "num_devices") else axes.axis_env.nreps)
 
 
 def _type_of(aval: Any) -> Any:

@@ -119,6 +119,24 @@ def train_elastically(folder: str, dies_at: int, total: int = STEPS, executor: b
     return found
 
 
+def seen_in_the_dashboard(run: Path) -> None:
+    """Check what the dashboard shows of a run of `train` on two ranks: its line in the table, and its report."""
+    import subprocess
+    import sys
+
+    from ringtune.dashboard.data.runs import RunsFolder
+
+    [row] = RunsFolder(run).rows()
+    assert (row.info.status, row.info.ranks, row.info.problems) == ("finished", 2, ())
+    assert row.steps >= STEPS
+    page = run.parent / "report.html"
+    command = [sys.executable, "-m", "ringtune.cli", "report", str(run), "--output", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text(encoding="utf-8")
+    assert "rank 1" in text and "ALLREDUCE" in text.upper()
+
+
 def reduce_in_torch() -> float:
     """Return a sum over all ranks, by ``torch.distributed`` on ringtune's backend without an import of ringtune's."""
     import torch

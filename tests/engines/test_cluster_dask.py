@@ -74,6 +74,7 @@ def test_the_timeline_of_both_ranks_is_merged(client: Any, tmp_path: Path) -> No
     events = json.loads(trace.read_text())
     events = events["traceEvents"] if isinstance(events, dict) else events
     assert len({event["pid"] for event in events if "ALLREDUCE" in str(event.get("name", "")).upper()}) >= 2
+    cases.seen_in_the_dashboard(tmp_path / "run")
 
 
 def test_more_ranks_than_workers(client: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from ringtune.errors import InvalidArgument, RankFailed
 from tests.engines import cases
+from tests.ports import free_port
 
 ray = pytest.importorskip("ray", reason="ray is not installed; `make test-engines` makes an environment")
 
@@ -26,7 +27,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def client_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def cluster(client_port: int) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     # Ray would end actors where other programs fill the memory, and lets every program go before them.
@@ -37,7 +43,8 @@ def cluster() -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         os.environ["RAY_TMPDIR"] = folder
         Path(folder, "ray").mkdir()  # Cluster writes its address there and does not make the folder
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        first = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": client_port}
+        made = Cluster(initialize_head=True, head_node_args=first)
         made.add_node(num_cpus=2)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made
@@ -209,6 +216,46 @@ def test_inside_a_placement_group(executor: Callable[..., RayExecutor]) -> None:
     assert groups == before
 
 
+CLIENT = """
+import json, sys
+import ray
+from ringtune.ray import RayExecutor
+from tests.engines import cases
+
+ray.cloudpickle.register_pickle_by_value(cases)
+ray.init(sys.argv[1], log_to_driver=False)
+found = []
+for sizes in ({"num_workers": 2}, {"min_workers": 2, "max_workers": 2}):
+    one, logged = RayExecutor(RayExecutor.create_settings(timeout_s=120), **sizes), []
+    one.start(extra_env_vars={"WORD": "ring"})
+
+    def train():
+        from ringtune.ray import ray_logger
+
+        ray_logger.log({"word": cases.place()["WORD"]})
+        return cases.train()
+
+    losses = [rank["loss"] for rank in one.run(train, callbacks=[logged.append])]
+    try:
+        one.run(cases.fail_on, args=[1])
+    except RuntimeError as error:
+        found.append([losses, logged, repr(error.__cause__)])
+    one.shutdown()
+print(json.dumps(found))
+"""
+
+
+def test_from_a_client_outside_of_the_cluster(cluster: Any, client_port: int, alone: float) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, f"ray://127.0.0.1:{client_port}"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for losses, logged, cause in json.loads(done.stdout.splitlines()[-1]):
+        assert losses == pytest.approx([alone] * 2, rel=1e-9)
+        assert logged == [{"word": "ring"}] and cause == "KeyError('no such row on rank 1')"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -275,6 +322,7 @@ def test_ray_train_with_a_timeline(cluster: Any, tmp_path: Path, alone: float) -
     events = json.loads((tmp_path / "digits" / "ringtune" / "trace.json").read_text())
     events = events["traceEvents"] if isinstance(events, dict) else events
     assert len({event["pid"] for event in events if "ALLREDUCE" in str(event.get("name", "")).upper()}) >= 2
+    cases.seen_in_the_dashboard(tmp_path / "digits" / "ringtune")
 
 
 def test_ray_train_starts_again_from_the_last_commit(cluster: Any, tmp_path: Path, alone: float) -> None:

@@ -74,6 +74,22 @@ def test_training_reaches_the_loss_of_one_process(context: Any, alone: float) ->
     assert spark.run(cases.reduce_in_torch, num_proc=2) == [3.0, 3.0]
 
 
+@pytest.mark.parametrize("local", [True, False], ids=["driver", "cluster"])
+def test_pysparks_own_distributor_knows_the_backend(context: Any, local: bool) -> None:
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    def reduce() -> float:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("ringtune")
+        tensor = torch.tensor([float(dist.get_rank() + 1)])
+        dist.all_reduce(tensor)
+        return float(tensor)
+
+    assert TorchDistributor(num_processes=2, local_mode=local, use_gpu=False).run(reduce) == 3.0
+
+
 def test_ranks_get_their_environment_and_no_other(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECOND", "not for executors by itself")
     first = spark.run(cases.place, num_proc=2, env={"WORD": "ring"})
@@ -155,6 +171,7 @@ def test_the_timeline_of_both_ranks_is_merged(context: Any, tmp_path: Path) -> N
     events = events["traceEvents"] if isinstance(events, dict) else events
     reduced = {event["pid"] for event in events if "ALLREDUCE" in str(event.get("name", "")).upper()}
     assert len(reduced) >= 2
+    cases.seen_in_the_dashboard(tmp_path / "run")
 
 
 @pytest.mark.parametrize("arguments", [{"num_proc": 0}, {"num_proc": "2"}, {"use_mpi": True, "use_gloo": True}])

@@ -31,7 +31,7 @@ engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=m
 for _ in range(4):
     engine.backward(engine(torch.ones(4, 64)).sum())
     engine.step()
-print("steps", engine.global_steps)
+print(f"steps {engine.global_steps}\\n", end="")  # in one piece: both ranks write into one pipe, without a buffer
 """
 
 

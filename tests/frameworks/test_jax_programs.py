@@ -202,8 +202,10 @@ def test_several_devices_of_a_process(tmp_path: Path) -> None:
     environ = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     with Job(2, tmp_path / "ranks", {**variables(2), **environ}) as there:
         there.run(shared_cases.open_session, front=FRONT)
-        for said in there.run(session_cases.several_devices):
-            assert len(said) == 2 and all("whose programs have one device" in one for one in said), said
+        for by_jit, by_pmap in there.run(session_cases.several_devices):
+            assert "whose programs have one device" in by_jit
+            # Where jit does not stand behind pmap, JAX itself refuses it.
+            assert "whose programs have one device" in by_pmap or "not supported in `pmap`" in by_pmap
 
 
 def test_importing_starts_nothing() -> None:
