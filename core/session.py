@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,7 @@ class Session(Tickets):
         self.tracks = Tracks(placement, self.hosts)
         self.closed = False
         self.planned_folder = context.run_folder
+        self._end_links = context.end_links
         self._pid = os.getpid()
         self._extensions = extensions.ExtensionSet(placement.rank)
         self._meters, self._recording = Meters(self), Recording(self)
@@ -284,6 +285,7 @@ class Session(Tickets):
                 leave()
             except (RingtuneError, self._error) as error:  # the session is closing, so a warning is all that is left
                 warn(f"[rank {self.rank}] while leaving the job: {error}")
+        self._end_links()
         membership.note_progress(self._runtime.progress)
         self._runtime.close_to_frameworks()
         self._extensions.after_close()
@@ -323,11 +325,13 @@ class JobContext:
         job: Key of the session in the store.
         store: Client of the store, None for a job of one.
         run_folder: Absolute path of the run folder, the same on all ranks; made when first needed.
+        end_links: Ends what carries the links' bytes in place of the runtime.
     """
 
     job: str
     store: Any
     run_folder: Path
+    end_links: Callable[[], None] = lambda: None
 
 
 @dataclass

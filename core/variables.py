@@ -9,7 +9,7 @@ from ringtune.knobs import TABLE
 from ringtune.output_variables import OUTPUT_VARIABLES
 from ringtune.variable import Variable
 
-TRANSPORTS = ("auto", "shm", "tcp")
+TRANSPORTS = ("auto", "shm", "tcp", "mpi")
 OVERLAPS = ("auto", "always", "never")
 GPU_DATA_PATHS = ("auto", "nccl", "ring", "staged", "nccl-host")
 CASTS = ("none", "fp16", "bf16")

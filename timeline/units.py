@@ -120,17 +120,27 @@ def tensor_text(name: str, buckets: Mapping[int, str] | None = None) -> str:
     return f"{match['group']}{match['kind']} of {held}{plus}{more}"
 
 
-def batch_text(batch: int) -> str:
-    """Return a batch's number as people read it: as counted in its group or its step schedule."""
+def batch_text(batch: int, tensor: str = "") -> str:
+    """Return a batch's number as people read it: as counted in its group or its step schedule.
+
+    Args:
+        batch: The number.
+        tensor: Name of a tensor of it, which begins with the label of its group; the number knows only a part of that.
+    """
     if batch >> 32:  # a hash of another tool's group, and the number within it
         return str(batch & (1 << 28) - 1)
     if batch >= FOREIGN_BATCHES.stop:
         return f"{batch - FOREIGN_BATCHES.stop} (step schedule)"
     if batch >= _FOREIGN_GROUP_BATCHES:
-        return f"{batch & 0xFFFFF} (group {batch >> 20 & 0x1FF})"
+        return f"{batch & 0xFFFFF} ({_group_of(tensor)})"
     if batch >= FOREIGN_BATCHES.start:
         return str(batch - FOREIGN_BATCHES.start)
     if batch >= _GROUP_BATCHES:
         scheduled = ", step schedule" if batch & 1 << 19 else ""
-        return f"{batch & 0x7FFFF} (group {batch >> 20 & 0x1FF}{scheduled})"
+        return f"{batch & 0x7FFFF} ({_group_of(tensor)}{scheduled})"
     return str(batch)
+
+
+def _group_of(tensor: str) -> str:
+    label, colon, _ = tensor.partition(": ")
+    return label if colon else "of a group"

@@ -164,7 +164,7 @@ def open_tuner(session: Session) -> TunerExtension | None:
 
 def surroundings(session: Session) -> Surroundings:
     """Return where the job runs; ranks of one host with transport TCP count as one host each."""
-    if session.config.transport == "tcp":
+    if session.config.transport in ("tcp", "mpi"):
         return Surroundings(hosts=session.size, local=1, by_nccl=session.uses_nccl)
     hosts = Counter(session.hosts)
     return Surroundings(hosts=len(hosts), local=max(hosts.values()), by_nccl=session.uses_nccl)

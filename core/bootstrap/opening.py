@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from ringtune import native, runfolder, session
 from ringtune.algorithms import load_table
-from ringtune.bootstrap import interfaces, open_files, rank_process
+from ringtune.bootstrap import interfaces, mpi_carrier, open_files, rank_process
+from ringtune.bootstrap.deadline import Deadline
 from ringtune.bootstrap.meeting_watch import MeetingWatch
 from ringtune.bootstrap.placement import Placement, detect
 from ringtune.bootstrap.rendezvous import Rendezvous
@@ -47,6 +48,7 @@ def open_session(config: Config | None = None) -> Session:
     job = _rendezvous.job_key(placement, address)
     config = replace(config, secret=_rendezvous.secret or None)
     options = runtime_options(config, placement, address, job)
+    end_links = _carry_links(config, placement, options)
 
     watch = MeetingWatch(job)
 
@@ -67,10 +69,13 @@ def open_session(config: Config | None = None) -> Session:
             if run_folder is None:
                 assert store is not None  # there is a rank 0 beside this one
                 run_folder = Path(store.get(_folder_key(job), config.start_timeout_ns).decode())
-            return Session(config, placement, runtime, JobContext(job, store, run_folder))
+            return Session(config, placement, runtime, JobContext(job, store, run_folder, end_links))
 
     try:
         opened = interruptible(meet, watch.look) if placement.size > 1 else meet()
+    except BaseException:
+        end_links()
+        raise
     finally:
         _rendezvous.met()
     session.state.current = opened
@@ -105,6 +110,16 @@ def _find_placement(config: Config, environ: Mapping[str, str]) -> Placement:
         generation=found.generation,
         timeline=found.timeline,
     )
+
+
+def _carry_links(config: Config, placement: Placement, options: Any) -> Callable[[], None]:
+    """Let MPI carry the bytes of links if the settings say so; return what ends that."""
+    if config.transport != "mpi" or placement.size == 1:
+        return lambda: None
+    deadline = Deadline.after_ns(config.start_timeout_ns)
+    carrier = interruptible(lambda: mpi_carrier.start(placement, deadline))
+    options.set_carrier(carrier.take)
+    return carrier.close
 
 
 def interruptible(call: Callable[[], T], look: Callable[[], None] = lambda: None) -> T:

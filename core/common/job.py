@@ -83,28 +83,31 @@ def _agreed(wanted: list[ProcessSet]) -> list[ProcessSet]:
 
 
 def mpi_threads_supported() -> bool:
-    """Raise: ringtune does not use MPI.
+    """Return True where MPI carries the data (``RINGTUNE_TRANSPORT=mpi``), which needs an MPI that allows threads.
 
     Raises:
-        ValueError: Always, as Horovod does without MPI.
+        ValueError: It does not, as Horovod without MPI.
     """
     require()
+    if mpi_enabled():
+        return True
     raise ValueError("Horovod MPI is not enabled; ringtune does not use MPI")
 
 
 def mpi_enabled() -> bool:
-    """Return False: ringtune does not use MPI."""
-    return False
+    """Return whether a job runs whose data MPI carries (``RINGTUNE_TRANSPORT=mpi``)."""
+    now = session.state.current
+    return now is not None and now.config.transport == "mpi"
 
 
 def gloo_enabled() -> bool:
-    """Return whether a job runs: ringtune's runtime stands for Gloo, which Horovod chooses at `init`."""
+    """Return whether a job runs: ringtune's runtime stands for Gloo, whatever carries its data."""
     return is_initialized()
 
 
 def mpi_built() -> bool:
-    """Return False: ringtune does not use MPI."""
-    return False
+    """Return whether MPI carries the data, or would in a job that this process began (``RINGTUNE_TRANSPORT=mpi``)."""
+    return mpi_enabled() or os.environ.get("RINGTUNE_TRANSPORT") == "mpi"
 
 
 def gloo_built() -> bool:

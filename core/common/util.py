@@ -89,7 +89,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Return False, as ``hvd.mpi_built()``."""
+    """Return whether MPI carries the data, as ``hvd.mpi_built()``."""
     return _built("mpi_built")
 
 

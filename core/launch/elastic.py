@@ -126,6 +126,8 @@ class ElasticSupervisor(Supervisor):
         """Give up awaited workers whose hosts cannot be reached: ssh itself would notice that after half a minute."""
         now = time.monotonic()
         for worker in self._awaited & set(self._running):
+            if is_local(self._running[worker].slot.host):
+                continue  # its process is seen to end, with its own exit code, however long that takes
             gone = self._value(keys.gone(self._job.name, worker)) is not None
             if gone and now >= self._gone.setdefault(worker, now) + _GONE_S:
                 self._feed(functools.partial(self._membership.lost, worker))

@@ -239,7 +239,7 @@ def _span_hover(index: TimelineIndex, span: int, lane: Lane, phase: theme.Phase)
             f" at {size(volume * 1e9 / (end - begin))}/s" if end > begin and lane.stage.label == "communicate" else ""
         )
         facts.append(f"{size(volume)}{rate}")
-    facts += [f"batch {batch_text(int(spans.batch[span]))}"] if spans.batch[span] > 0 else []
+    facts += [f"batch {batch_text(int(spans.batch[span]), tensor)}"] if spans.batch[span] > 0 else []
     facts += [f"step {int(spans.step[span])}"] if spans.step[span] >= 0 else []
     facts.append(f"knobs version {int(spans.knobs_version[span])}")
     return "<br>".join([*lines, " · ".join(facts)])

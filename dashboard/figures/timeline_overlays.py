@@ -117,7 +117,7 @@ def draw_followed(figure: go.Figure, followed: Followed, places: Places, scheme:
         x += [*(getattr(one, moment) / NS_PER_AXIS for one, _ in rows), None]
         y += [*(place for _, place in rows), None]
     line = {"color": color, "width": 1.2, "dash": "dot"}
-    called = f"batch {batch_text(followed.batch)}"
+    called = f"batch {batch_text(followed.batch, followed.label)}"
     figure.add_trace(go.Scatter(x=x, y=y, mode="lines", name=called, line=line, hoverinfo="skip"))
     asked = [
         (one.submit_ns / NS_PER_AXIS, places[one.rank, Stage.NEGOTIATE], one.rank)

@@ -20,7 +20,7 @@ def followed_card(found: Followed | None) -> list[Any]:
     rows = [_row(one, origin, found.last_rank) for one in found.ranks]
     head = ("Rank", "Submitted", "Agreed", "Began", "Ended", "Done", "")
     facts = [plain(found.label, 80), size(found.bytes), f"step {found.step}" if found.step >= 0 else ""]
-    title = f"Batch {batch_text(found.batch)} on {len(found.ranks)} ranks"
+    title = f"Batch {batch_text(found.batch, found.label)} on {len(found.ranks)} ranks"
     close = dmc.Button("Close", id="timeline-unfollow", variant="subtle", size="compact-sm")
     words = dmc.Text(" · ".join(one for one in facts if one), size="sm", c="dimmed")
     top = dmc.Group([dmc.Title(title, order=4, className="rt-card-title"), words, close], gap="sm")

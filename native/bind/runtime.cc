@@ -111,15 +111,29 @@ void watch_steps(Runtime& self, const nb::object& ended) {
   });
 }
 
-/// Asked on threads of the runtime, for which it takes the GIL.
-KernelsForGpu kernels_by(nb::object ask) {
+/// For calls on threads of the runtime, which take the GIL.
+std::shared_ptr<nb::object> held_by_runtime(nb::object object) {
   const auto drop = [](nb::object* held) {
     if (!Py_IsInitialized()) return;  // the interpreter has gone, and all of its objects with it
     const nb::gil_scoped_acquire acquired;
     delete held;
   };
-  const std::shared_ptr<nb::object> held(new nb::object(std::move(ask)), drop);
-  return [held](int capability) {
+  return {new nb::object(std::move(object)), drop};
+}
+
+Carrier carrier_by(nb::object take) {
+  return [held = held_by_runtime(std::move(take))](int peer, std::uint32_t number, int socket) {
+    const nb::gil_scoped_acquire acquired;
+    try {
+      (*held)(peer, number, socket);
+    } catch (const nb::python_error& error) {
+      throw Error(nb::str(error.value()).c_str());
+    }
+  };
+}
+
+KernelsForGpu kernels_by(nb::object ask) {
+  return [held = held_by_runtime(std::move(ask))](int capability) {
     const nb::gil_scoped_acquire acquired;
     try {
       const auto cubin = nb::cast<nb::bytes>((*held)(capability));
@@ -146,7 +160,8 @@ void add_options(nb::module_& module) {
       .def_prop_rw(
           "transport", [](const RuntimeOptions& o) { return static_cast<int>(o.transport); },
           [](RuntimeOptions& o, int value) {
-            if (value < 0 || value > 2) throw InvalidArgument("transport must be 0 (auto), 1 (shm) or 2 (tcp)");
+            if (value < 0 || value > 3)
+              throw InvalidArgument("transport must be 0 (auto), 1 (shm), 2 (tcp) or 3 (mpi)");
             o.transport = static_cast<TransportChoice>(value);
           })
       .def(
@@ -161,6 +176,11 @@ void add_options(nb::module_& module) {
           "Of an elastic job: under which numbers its ranks, steps and batches stand in the timeline. A negative "
           "error: "
           "rank 0's clock is not known against the timeline's.")
+      .def(
+          "set_carrier", [](RuntimeOptions& o, nb::object take) { o.carrier = carrier_by(std::move(take)); },
+          nb::arg("take"),
+          nb::sig("def set_carrier(self, take: collections.abc.Callable[[int, int, int], None]) -> None"),
+          "For transport mpi: takes peer, number and an end of a socket, which it owns, for each link.")
       .def_rw("tcp_congestion", &RuntimeOptions::tcp_congestion)
       .def_rw("sockets_per_peer", &RuntimeOptions::sockets_per_peer)
       .def_rw("connect_timeout_ns", &RuntimeOptions::connect_timeout_ns)

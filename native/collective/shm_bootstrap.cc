@@ -16,8 +16,7 @@ namespace ringtune {
 namespace {
 
 bool shares_memory(const Fabric& fabric, const std::vector<int>& ranks) {
-  return std::all_of(ranks.begin(), ranks.end(),
-                     [&](int rank) { return rank == fabric.rank() || fabric.viable(rank) != "tcp"; });
+  return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return fabric.share_memory(fabric.rank(), rank); });
 }
 
 /// Everyone's record, by position.

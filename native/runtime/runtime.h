@@ -34,6 +34,7 @@ struct RuntimeOptions {
   std::string host;
   std::string bind_address;
   TransportChoice transport = TransportChoice::kAuto;
+  Carrier carrier;           // for TransportChoice::kMpi
   int sockets_per_peer = 1;  // of a link between hosts
   std::string tcp_congestion = "auto";
   AlgorithmTable algorithms;  // rank 0's counts
@@ -104,7 +105,7 @@ class Runtime {
   [[nodiscard]] int size() const noexcept;
   [[nodiscard]] const std::vector<std::string>& hosts() const noexcept;
   [[nodiscard]] const Topology& topology() const noexcept;
-  /// "shm", "tcp", "inproc": how this rank reaches each other one ("self" for itself).
+  /// "shm", "tcp", "mpi", "inproc": how this rank reaches each other one ("self" for itself).
   [[nodiscard]] std::vector<std::string> transports() const;
 
   /// Throws InvalidArgument (name in flight, bad root ...), ShutDown, or the error that ended the job; of a tensor on a

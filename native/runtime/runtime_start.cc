@@ -27,6 +27,7 @@ std::unique_ptr<Fabric> connect_fabric(const RuntimeOptions& options, StoreClien
   fabric.transport = options.transport;
   fabric.tcp_congestion = options.tcp_congestion;
   fabric.sockets_per_peer = options.sockets_per_peer;
+  fabric.carrier = options.carrier;
   return make_fabric(fabric, store, deadline);
 }
 

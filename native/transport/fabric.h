@@ -18,7 +18,11 @@
 
 namespace ringtune {
 
-enum class TransportChoice : std::uint8_t { kAuto = 0, kShm = 1, kTcp = 2 };
+enum class TransportChoice : std::uint8_t { kAuto = 0, kShm = 1, kTcp = 2, kMpi = 3 };
+
+/// Takes over one end of a connected, non-blocking stream socket: what is written there reaches the peer's end of the
+/// same number, by whatever carries it (MPI). Called on the thread that connects; does not block.
+using Carrier = std::function<void(int peer, std::uint32_t number, int socket)>;
 
 struct FabricOptions {
   int rank = 0;
@@ -32,6 +36,7 @@ struct FabricOptions {
   std::size_t tcp_buffer_bytes = 256 << 10;  // of a link, for what is reduced out of it: small, so that it stays cached
   std::string tcp_congestion = "auto";       // see control_congestion()
   int sockets_per_peer = 1;                  // of a TCP link; the smaller wish of the two ranks counts
+  Carrier carrier;                           // of all links but control's, for kMpi, alike on all ranks
   std::int64_t silence_ns = 0;  // a rank that gives no sign of life for so long is lost, alike on all ranks; 0 = never
 };
 
@@ -51,7 +56,7 @@ class Fabric {
   [[nodiscard]] virtual int size() const noexcept = 0;
   /// The rank's waker: rung by every link of this fabric when it can make progress.
   [[nodiscard]] virtual Waker& waker() noexcept = 0;
-  /// "shm", "tcp" or "inproc": what connect(peer) would give. Never blocks after construction.
+  /// "shm", "tcp", "mpi" or "inproc": what connect(peer) would give. Never blocks after construction.
   [[nodiscard]] virtual std::string_view viable(int peer) const = 0;
   /// Whether these two ranks do, as every rank of the job sees it alike. Never blocks.
   [[nodiscard]] virtual bool share_memory(int a, int b) const = 0;

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "transport/carried_link.h"
 #include "transport/fabric.h"
 #include "transport/link_table.h"
 #include "transport/liveness_hub.h"
@@ -45,7 +46,10 @@ class JobFabric final : public Fabric {
   [[nodiscard]] int rank() const noexcept override { return options_.rank; }
   [[nodiscard]] int size() const noexcept override { return options_.size; }
   [[nodiscard]] Waker& waker() noexcept override { return waker_; }
-  [[nodiscard]] std::string_view viable(int peer) const override { return peer_at(peer).shares_memory ? "shm" : "tcp"; }
+  [[nodiscard]] std::string_view viable(int peer) const override {
+    if (peer_at(peer).shares_memory) return "shm";
+    return options_.transport == TransportChoice::kMpi ? "mpi" : "tcp";
+  }
   [[nodiscard]] bool share_memory(int a, int b) const override;
   void ring(int peer) noexcept override {
     if (const Peer& other = peers_[static_cast<std::size_t>(peer)]; other.shares_memory) other.bell->notify();
@@ -138,6 +142,9 @@ void JobFabric::open_bells() {
         (own.transport == TransportChoice::kTcp || peer.peer_info.transport == TransportChoice::kTcp)) {
       peer.why_not = "RINGTUNE_TRANSPORT=tcp was asked for";
     }
+    if (peer.why_not.empty() && own.transport == TransportChoice::kMpi) {
+      peer.why_not = "RINGTUNE_TRANSPORT=mpi was asked for";
+    }
     if (!peer.why_not.empty()) continue;
     try {
       peer.bell = std::make_shared<PeerBell>(peer.peer_info.waker);
@@ -189,6 +196,10 @@ void JobFabric::check_choices() const {
   for (const Peer& peer : peers_) {
     if (peer.peer_info.rank == rank() || peer.shares_memory) continue;
     const std::string name = name_of(peer.peer_info);
+    if ((own.transport == TransportChoice::kMpi) != (peer.peer_info.transport == TransportChoice::kMpi)) {
+      throw InvalidArgument("RINGTUNE_TRANSPORT=mpi is set on some ranks only: rank " + std::to_string(rank()) +
+                            " and " + name + " differ. Set it on all ranks");
+    }
     if (own.transport == TransportChoice::kShm) {
       throw InvalidArgument("RINGTUNE_TRANSPORT=shm, but rank " + std::to_string(rank()) + " and " + name +
                             " cannot share memory: " + peer.why_not + ". Use RINGTUNE_TRANSPORT=auto");
@@ -246,6 +257,11 @@ Link& JobFabric::connect(int rank, const std::string& channel, Deadline deadline
                      .peer_name = request.peer_name,
                      .waker = &waker_,
                      .buffer_bytes = options_.tcp_buffer_bytes};
+  if (options_.transport == TransportChoice::kMpi && !is_control_channel(channel)) {
+    parts.kind = "mpi";
+    parts.sockets.push_back(open_carried(request, options_.rank, meet(request), waker_, options_.carrier));
+    return links_.add(channel, std::make_unique<TcpLink>(std::move(parts)));
+  }
   // The fewer that one of the two wants; control messages are too small to share.
   const int wanted = std::min(options_.sockets_per_peer, peer.peer_info.sockets);
   const int count = is_control_channel(channel) ? 1 : std::max(wanted, 1);

@@ -21,6 +21,7 @@ Mapping map_buffer(std::size_t bytes) {
 TcpLink::TcpLink(TcpLinkParts parts)
     : stripes_(parts.sockets.size(), kStripeBytes),
       peer_(parts.peer),
+      kind_(parts.kind),
       peer_name_(std::move(parts.peer_name)),
       waker_(*parts.waker),
       capacity_(std::bit_ceil(std::max(parts.buffer_bytes, page_bytes()))),
@@ -31,7 +32,7 @@ TcpLink::TcpLink(TcpLinkParts parts)
     sockets_.push_back({.fd = std::move(fd), .sent = first, .received = first, .copied = first, .ended = {}});
   }
   for (const Socket& socket : sockets_) {
-    keep_alive(socket.fd.get());
+    if (kind_ == "tcp") keep_alive(socket.fd.get());
     // Both directions from the start: watches are edge-triggered, and the kernel reports room to write only after a
     // send found none, so an idle or fast link costs no wake-ups and no further system calls.
     waker_.watch(socket.fd.get(), true);

@@ -21,8 +21,9 @@ struct TcpLinkParts {
   std::vector<Fd> sockets;  // connected, non-blocking; the same order on both sides
   int peer = 0;
   std::string peer_name;
-  Waker* waker = nullptr;        // borrowed, outlives the link
-  std::size_t buffer_bytes = 0;  // for bytes that are looked at by peek(); rounded up to whole pages
+  std::string_view kind = "tcp";  // a literal: "mpi" where the socket's other end is with a Carrier
+  Waker* waker = nullptr;         // borrowed, outlives the link
+  std::size_t buffer_bytes = 0;   // for bytes that are looked at by peek(); rounded up to whole pages
 };
 
 /// Owns its sockets and a receive buffer; the waker watches the sockets for both directions while the link lives. The
@@ -37,7 +38,7 @@ class TcpLink final : public Link {
   TcpLink& operator=(const TcpLink&) = delete;
 
   [[nodiscard]] int peer() const noexcept override { return peer_; }
-  [[nodiscard]] std::string_view kind() const noexcept override { return "tcp"; }
+  [[nodiscard]] std::string_view kind() const noexcept override { return kind_; }
   std::size_t try_send(std::span<const std::byte> bytes) override;
   [[nodiscard]] std::span<const std::byte> peek() override { return peek_some(SIZE_MAX); }
   [[nodiscard]] std::span<const std::byte> peek_some(std::size_t wanted) override;
@@ -73,6 +74,7 @@ class TcpLink final : public Link {
   std::vector<Socket> sockets_;
   Stripes stripes_;
   int peer_;
+  std::string_view kind_;
   std::string peer_name_;
   Waker& waker_;
   AbortState aborted_;

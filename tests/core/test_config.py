@@ -100,7 +100,7 @@ def test_no_horovod_name_is_both_honoured_and_ignored() -> None:
         ("RINGTUNE_FUSION_THRESHOLD", "64MB", r"a whole number >= 0 \(bytes\)"),
         ("HOROVOD_RANK", "one", "a whole number >= 0"),
         ("RINGTUNE_AUTOTUNE", "maybe", "1 or 0"),
-        ("RINGTUNE_TRANSPORT", "rdma", "one of auto, shm, tcp"),
+        ("RINGTUNE_TRANSPORT", "rdma", "one of auto, shm, tcp, mpi"),
         ("RINGTUNE_STORE", "node1", "host:port"),
         ("RINGTUNE_STORE", "node1:70000", "host:port"),
         ("RINGTUNE_THREAD_AFFINITY", "0,x", "core numbers"),

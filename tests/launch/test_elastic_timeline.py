@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ringtune import layout
+from ringtune.dashboard.report import write_report
 from ringtune.timeline.analysis.batches import MISSING, batch_table
 from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.analysis.summary import summarize
@@ -59,6 +60,10 @@ def test_a_job_that_loses_and_gains_a_rank_has_one_timeline(jobs: Jobs) -> None:
     assert [rank.rank for rank in summarize(trace).ranks] == [0, 1, 2]
     found = stragglers(trace)
     assert found.batches >= before.sum() + after.sum()
+
+    write_report(folder, folder / "report.html")
+    page = (folder / "report.html").read_text()
+    assert all(f"rank {rank}" in page for rank in (0, 1, 2)) and "could not be read" not in page
 
     # The pages of the run read these: steps and samples of a process go on in its own file.
     assert {rank: table.step.tolist() for rank, table in run.steps.items()} == of_rank

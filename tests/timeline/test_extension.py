@@ -10,6 +10,8 @@ import pytest
 
 from ringtune import layout
 from ringtune.bootstrap.placement import Placement
+from ringtune.elastic import membership
+from ringtune.elastic.job_timeline import JobTimeline
 from ringtune.elastic.tracks import Tracks
 from ringtune.timeline.extension import TimelineExtension, merge_after_run, open_timeline
 from ringtune.timeline.reading.reader import read
@@ -128,6 +130,39 @@ def test_a_dead_rank_on_this_host_still_has_its_part_on_the_disk(four: FakeJob) 
         four.close(rank)
     four.close(0, QUICK)
     assert read(four.root / "trace.json").ranks == (0, 1, 2, 3)
+
+
+def test_an_elastic_job_merges_once_what_all_generations_recorded(
+    four: FakeJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = {number: four.job.schedule.host(number) for number in range(4)}
+    far = {number for number, host in hosts.items() if host != hosts[0]}
+    assert far == {2, 3}
+
+    def session(generation: int, workers: tuple[int, ...], rank: int) -> FakeSession:
+        timeline = JobTimeline(workers, hosts={number: hosts[number] for number in range(4)})
+        place = Placement(rank=rank, size=len(workers), job="job", generation=generation, timeline=timeline)
+        now = four.session(workers[rank])
+        now.rank, now.job = rank, f"job.{generation}"
+        now.tracks = Tracks(place, [hosts[number] for number in workers])
+        return now
+
+    with monkeypatch.context() as patch:
+        patch.setattr(membership, "is_going_on", lambda: True)
+        for rank in (1, 2, 3, 0):
+            TimelineExtension(session(1, (0, 1, 2, 3), rank), QUICK).after_close()
+    assert not (four.root / "trace.json").exists()
+    # The ranks of the other host have gone. What they sent is taken by rank 0 of the next generation, another worker.
+    last = session(3, (1, 0), 0)
+    extension = open_timeline(last)
+    assert {path.name for path in layout.timeline_parts(four.folder(1)).iterdir()} == {
+        f"{layout.rank_stem(number)}.json" for number in range(4)
+    }
+    assert {value for key, value in four.store.values.items() if key.count("/") == 3} == {b""}
+    TimelineExtension(session(3, (1, 0), 1), QUICK).after_close()
+    extension.after_close()
+    assert read(four.root / "trace.json").ranks == (0, 1, 2, 3)
+    assert "timeline of 4 ranks" in capsys.readouterr().err
 
 
 def test_an_upload_that_stops_halfway_leaves_no_half_part(four: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:

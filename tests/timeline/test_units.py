@@ -9,19 +9,21 @@ from ringtune.timeline.vocabulary import FOREIGN_BATCHES
 
 
 @pytest.mark.parametrize(
-    ("batch", "text"),
+    ("batch", "tensor", "text"),
     [
-        (7, "7"),
-        ((1 << 31) + 7, "7 (step schedule)"),
-        ((1 << 29) + (3 << 20) + 7, "7 (group 3)"),
-        ((1 << 29) + (3 << 20) + (1 << 19) + 7, "7 (group 3, step schedule)"),
-        (FOREIGN_BATCHES.start + 7, "7"),
-        ((3 << 29) + (3 << 20) + 7, "7 (group 3)"),
-        ((0xABCD << 28) + 7, "7"),
+        (7, "grad", "7"),
+        ((1 << 31) + 7, "grad", "7 (step schedule)"),
+        # Group 515, of whose number a batch's holds only what is left modulo 512.
+        ((1 << 29) + (3 << 20) + 7, "group 515: grad", "7 (group 515)"),
+        ((1 << 29) + (3 << 20) + (1 << 19) + 7, "mesh_dp: grad +3", "7 (mesh_dp, step schedule)"),
+        ((1 << 29) + (3 << 20) + 7, "", "7 (of a group)"),
+        (FOREIGN_BATCHES.start + 7, "allreduce", "7"),
+        ((3 << 29) + (3 << 20) + 7, "tp: allreduce", "7 (tp)"),
+        ((0xABCD << 28) + 7, "allreduce", "7"),
     ],
 )
-def test_a_batch_is_called_by_its_number_in_its_group_or_schedule(batch: int, text: str) -> None:
-    assert batch_text(batch) == text
+def test_a_batch_is_called_by_its_number_in_its_group_or_schedule(batch: int, tensor: str, text: str) -> None:
+    assert batch_text(batch, tensor) == text
 
 
 @pytest.mark.parametrize(

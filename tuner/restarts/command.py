@@ -100,7 +100,7 @@ def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
     slots = plan(job)
     config = Config.from_environ({**job.environ, **job.settings})
     counts = Counter(slot.host for slot in slots)
-    hosts, local = (len(slots), 1) if config.transport == "tcp" else (len(counts), max(counts.values()))
+    hosts, local = (len(slots), 1) if config.transport in ("tcp", "mpi") else (len(counts), max(counts.values()))
     nccl = may_carry(native.load().build_info(), gpus=Gpus.find() is not None)
     threads = int(job.environ.get("OMP_NUM_THREADS") or (os.cpu_count() or 1) // max(counts.values()))
     place = Place(hosts, local, nccl, bool(values["allow_compression"]), threads=threads)
