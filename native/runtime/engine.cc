@@ -226,9 +226,9 @@ void Engine::perform(std::span<const Action> actions) {
     } else if (const auto* stall = std::get_if<StallAction>(&action)) {
       stalls.push_back(*stall);
     } else if (const auto* suspicion = std::get_if<SuspicionAction>(&action)) {
-      Stall stall = stall_of(suspicion->tensors);
-      stall.entangled = true;
-      stall_reporter_.report(std::move(stall));
+      Stall knot = stall_of(suspicion->tensors);
+      knot.entangled = true;
+      stall_reporter_.report(std::move(knot));
     } else if (const auto* abort = std::get_if<AbortAction>(&action)) {
       decided_ = abort->known;
       throw Timeout(abort->message);
