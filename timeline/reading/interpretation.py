@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from ringtune import layout
 from ringtune.errors import TraceIoError
@@ -79,33 +77,6 @@ def interpret(file: Path, stream: EventStream, collector: Collector) -> Trace:
     if collector.horovod:
         return horovod_trace(file, stream, collector)
     return foreign_trace(file, stream, collector)
-
-
-_MERGED_HEAD = b'{"displayTimeUnit":"ms","traceEvents":['
-
-
-def interpret_lines(file: Path, lines: Iterable[bytes]) -> Trace | None:
-    """Return what lines of a file of ringtune's say, the first and the last one among them; None when not all of it
-    makes sense, when the file is not whole, or not ringtune's.
-
-    Raises:
-        TraceIoError: As `interpret`.
-        orjson.JSONDecodeError: A line is no event.
-    """
-    collector, stream = Collector(), EventStream(file)
-    opened, *inside = [line for line in map(bytes.strip, lines) if line] or [b""]
-    closed = inside.pop() if inside else b""
-    if opened == _MERGED_HEAD and closed.startswith(b"],"):
-        stream.document = orjson.loads(b"{" + closed[2:])
-    elif (opened, closed) != (b"[", b"]"):
-        return None
-    events = [orjson.loads(line.rstrip(b",")) for line in inside]
-    collector.add(events)
-    collector.finish()
-    if collector.skipped or len(collector.headers) > 1 or collector.horovod:
-        return None
-    trace = interpret(file, stream, collector)
-    return trace if trace.source in ("part", "merged") else None
 
 
 def _about_merged(file: Path, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
