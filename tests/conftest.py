@@ -16,7 +16,7 @@ import pytest
 
 from tests.leftovers import Leftovers
 
-# The readline of an interactive Python, which pytest loads, leaves them to the workers; what is printed depends on them.
+# Where pytest loads readline, its workers get them, as if there were a screen: what is printed depends on them.
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 
