@@ -43,11 +43,12 @@ PHASES: dict[str, Phase] = {
     "communicate": Phase("Communicate", BLUE, "a batch on the links"),
     "copy_out": Phase("Copy out", GREEN, "copy out of the fusion buffer"),
     "wait": Phase("Wait", VERMILLION, "the training loop is blocked: by communication, or for a late rank"),
+    "kernel": Phase("Kernel", "#8C95A3", "a GPU computed, by another tool's recording"),
     "other": Phase("Other", GREY, "a span that ringtune did not record"),
 }
 """Phases in the order of their lanes, by the stage's name in the trace."""
 
-COMPUTE_COLOR = "#8C95A3"
+COMPUTE_COLOR = PHASES["kernel"].color
 OVERLAPPED_COLOR = BLUE
 EXPOSED_COLOR = VERMILLION
 LATE_COLOR = OCHRE

@@ -79,7 +79,7 @@ def variables(settings: Mapping[str, str]) -> str:
 
 def percent(share: float) -> str:
     """Return a share, for example ``4.2 %``; without a finite value ``unknown``."""
-    return f"{100.0 * share:.1f} %" if math.isfinite(share) else "unknown"
+    return f"{round(100.0 * share, 1) + 0.0:.1f} %" if math.isfinite(share) else "unknown"  # never -0.0
 
 
 def spread(gain: Interval) -> str:

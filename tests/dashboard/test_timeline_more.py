@@ -19,11 +19,14 @@ from ringtune.dashboard.figures.timeline_minimap import MAP_PIXELS, minimap
 from ringtune.dashboard.pages import timeline_state as state
 from ringtune.dashboard.routes import parse
 from ringtune.timeline.analysis.critical_path import CAUSES, critical_path
+from ringtune.timeline.inputs import load
 from ringtune.timeline.spans import SpanTable, Trace, concatenate
 from ringtune.timeline.synthetic.generate import MILLISECOND, Schedule
 from ringtune.timeline.vocabulary import Stage
 from tests.dashboard.test_timeline_data import built, table
+from tests.timeline import nccl_profiles
 from tests.timeline.generated_run import generate_run
+from tests.timeline.helpers import write_json
 
 PLAN = Schedule(ranks=3, steps=6, late_rank=2, late_ns=2 * MILLISECOND)
 
@@ -177,3 +180,12 @@ def test_an_address_restores_the_view() -> None:
     assert "empty" not in route.query
     for odd in ("?batch=-3", "?batch=nan", "?batch=x", "?from=5&to=4", "?from=1"):
         assert state.asked(parse("/run/x/timeline", odd)) == {"window": None, "revision": 0, "batch": 0}
+
+
+def test_kernels_of_a_profile_have_a_lane(tmp_path: Path) -> None:
+    files = [write_json(tmp_path / f"rank{rank}.json", one) for rank, one in enumerate(nccl_profiles.profiles())]
+    index = TimelineIndex.build(load(files))
+    stages = [lane.stage for lane in index.lanes if lane.rank == 2]
+    assert stages == [Stage.STEP, Stage.COMMUNICATE, Stage.KERNEL, Stage.OTHER]
+    kernels = nccl_profiles.STEPS * (nccl_profiles.KERNELS + 1)
+    assert [len(lane) for lane in index.lanes if lane.stage == Stage.KERNEL] == [kernels] * nccl_profiles.RANKS

@@ -164,9 +164,17 @@ def lateness_put_in(plan: Scenario, truth: ScenarioTruth) -> dict[str, Counter[i
                     worst[cause] = max(worst.get(cause, (0, 0)), (lateness, last))
         if "compute" in worst:
             lateness, rank = worst["compute"]
-            own = {batch: ns for batch, (ns, last) in late.items() if last == rank}
+            behind: dict[int, tuple[int, int]] = {}
+            for batch, row in enumerate(truth.submit_ns[step]):
+                first, second = sorted(row)[-2:][::-1]
+                behind[batch] = (min(first - second, lateness), row.index(first))
+            own = {
+                batch: ns if last == rank and ns else behind[batch][0] * (behind[batch][1] == rank)
+                for batch, (ns, last) in late.items()
+            }
             gain = gain_of_a_step(plan, truth, step, own)[rank]
-            most = max(gain_of_a_step(plan, truth, step, {batch: ns for batch, (ns, _) in late.items()}).values())
+            together = {batch: max(ns, behind[batch][0]) for batch, (ns, _) in late.items()}
+            most = max(gain_of_a_step(plan, truth, step, together).values())
             worst["compute"] = max((min(ns, gain if last == rank else most), last) for ns, last in late.values())
         for cause, (lateness, rank) in worst.items():
             found[cause][rank] += lateness

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ringtune.knobs import DEFAULTS
 from ringtune.tuner.confirm import LOOKS
-from ringtune.tuner.messages import sentence
+from ringtune.tuner.messages import percent, sentence
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.progress import LiveView, Pace, PlainView
 from ringtune.tuner.records import FailedRecord, ProgressRecord, Record, StartRecord, TrialRecord, parse
@@ -85,6 +85,10 @@ def test_a_log_has_the_looks_of_a_comparison_and_a_terminal_all_of_it(capsys: py
         plain = Console(file=StringIO(), width=160)
         plain.print(live.picture())
     assert "confirming: block 5 of at most 28" in plain.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_no_gain_has_no_sign() -> None:
+    assert [percent(share) for share in (-0.0001, 0.0001, -0.001)] == ["0.0 %", "0.0 %", "-0.1 %"]
 
 
 def test_a_session_says_how_far_its_comparison_is() -> None:

@@ -2,8 +2,9 @@
 
 Notation, of a step whose ranks wait only after their last submit: batch b with its last submit L_b, start s_b (all
 ranks had begun) and end e_b. What it took to start is d_b = s_b - max(L_b, e of the batch before), or s_b - L_b where
-both ran beside each other. Had the late rank been on time, L_b would be earlier by its lateness x_b; the batches
-follow from L_b - x_b with the same d_b and lengths. The gain is by how much earlier the last batch ends then, but not
+both ran beside each other. Had the late rank been on time, L_b would be earlier by its lateness x_b (of batches
+that count for another cause: by as much as it was last, but no more than in the others); the batches follow from
+L_b - x_b with the same d_b and lengths. The gain is by how much earlier the last batch ends then, but not
 before the other ranks were through with their computing. In a step whose ranks wait between their submits, all later
 submits would be earlier too: there a lateness counts in full, and so it does where nothing says who waited.
 """
@@ -40,13 +41,33 @@ def gained(trace: Trace, table: BatchTable, last: Ints, lateness: Ints, group: I
     order = np.lexsort((lateness, at))
     latest = order[np.flatnonzero(np.append(np.diff(at[order]) != 0, True))]
     accused[at[latest]] = group[last[latest]]
+    most = np.zeros(len(steps), dtype=np.int64)
+    most[at[latest]] = lateness[latest]
     own = group[last] == accused[at]
-    gain = _gain(
-        table, at, np.where(own, lateness, 0), np.where(group == accused[:, None], MISSING, waited).max(axis=1)
-    )
+    mine = group == accused[:, None]
+    moved = np.where(own & (lateness > 0), lateness, np.minimum(_behind(table.submit, mine[at]), most[at]))
+    gain = _gain(table, at, moved, np.where(mine, MISSING, waited).max(axis=1))
     # Of the others it is enough to know that none gains more than all together would.
-    most = _gain(table, at, lateness, _soonest(waited, group))
-    return np.where(known[at], np.minimum(lateness, np.where(own, gain[at], most[at])), lateness)
+    together = np.maximum(lateness, np.minimum(_behind_any(table.submit, group), most[at]))
+    bound = _gain(table, at, together, _soonest(waited, group))
+    return np.where(known[at], np.minimum(lateness, np.where(own, gain[at], bound[at])), lateness)
+
+
+def _behind(submit: Ints, mine: Mask) -> Ints:
+    """By how much some ranks (B x R) submitted a batch after all others; 0 where they did not, or are alone in it."""
+    own, others = np.where(mine, submit, MISSING).max(axis=1), np.where(mine, MISSING, submit).max(axis=1)
+    return np.where((own != MISSING) & (others != MISSING), np.maximum(0, own - others), 0)
+
+
+def _behind_any(submit: Ints, group: Ints) -> Ints:
+    """By how much the last group submitted a batch after all others."""
+    groups = np.unique(group)
+    if len(groups) == len(group) > 1:
+        second, first = np.partition(submit, -2, axis=1)[:, -2:].T
+        return np.where(second != MISSING, first - second, 0)
+    each = [_behind(submit, np.broadcast_to(group == one, submit.shape)) for one in groups]
+    found: Ints = np.max(each, axis=0)
+    return found
 
 
 def _known(table: BatchTable, at: Ints, members: Mask, waited: Ints) -> Mask:
