@@ -77,6 +77,9 @@ def test_training_reaches_the_loss_of_one_process(context: Any, alone: float) ->
 @pytest.mark.parametrize("local", [True, False], ids=["driver", "cluster"])
 def test_pysparks_own_distributor_knows_the_backend(context: Any, local: bool) -> None:
     from pyspark.ml.torch.distributor import TorchDistributor
+    from pyspark.sql import SparkSession
+
+    SparkSession.builder.getOrCreate()  # over this context, with which it ends
 
     def reduce() -> float:
         import torch
