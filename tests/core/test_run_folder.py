@@ -15,7 +15,7 @@ from ringtune.stats import StepStats
 
 FIELDS = {
     "format", "name", "command", "created_unix_ns", "ended_unix_ns", "status", "exit_code", "size", "hosts", "config",
-    "knobs", "versions", "labels", "failure", "failed_starts",
+    "knobs", "versions", "labels", "failure", "failed_starts", "generations",
 }  # fmt: skip
 STEP_FIELDS = {
     "step", "knobs_version", "begin_ns", "end_ns", "bytes", "collectives", "batches", "negotiate_ns", "communicate_ns",
