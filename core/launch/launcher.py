@@ -256,9 +256,11 @@ def _run(
 
     def lost_of(rank: int) -> str:
         """Return what a rank said that it had lost of another one, before it failed."""
+        if len(slots) == 1:
+            return ""
         try:
             return str(_client(job).get(departure.key_of_loss(job.name, rank), 0).decode())
-        except native.error_class():
+        except (RingtuneError, native.error_class()):  # it said nothing
             return ""
 
     others = [slot.host for slot in slots if slot.host not in local]
