@@ -78,11 +78,11 @@ void SharedMemoryPath::gather_fragments(std::span<const OperationPtr> batch, int
 }
 
 void SharedMemoryPath::run(std::span<const OperationPtr> batch, const BatchContext& context) {
-  const std::int64_t begin_ns = now_ns();
-  log_.start(batch, context, begin_ns);
+  log_.start(batch, context, now_ns());
   const Request& request = batch.front()->request();
   const BatchPieces pieces(log_, request, context);
   if (!is_shared(batch)) return collectives_.run(batch, context);
+  const std::int64_t begin_ns = now_ns();
   begin_round(batch, context, context.batch_id);
   if (!await_agreement(*round_)) {
     throw Protocol("the ranks do not agree on batch " + std::to_string(context.batch_id));

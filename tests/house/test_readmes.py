@@ -89,6 +89,15 @@ def _is_folder(page: pages.Page, name: str) -> bool:
     return (page.path.parent / name).is_dir() and page.path.parent != ROOT
 
 
+def test_a_gradient_passes_few_files() -> None:
+    """Its way from hook to wire and back, as native/README.md tells it in steps (files: the test before)."""
+    way = (ROOT / "native/README.md").read_text(encoding="utf-8").split("## A gradient's way\n")[1]
+    steps = re.findall(r"^\d+\. .+", way.split("\n## ")[0], re.MULTILINE)
+    files = [name for step in steps for name in _PATH.findall(step)]
+    assert steps and all(_PATH.search(step) for step in steps)
+    assert len(files) == len(set(files)) <= 15
+
+
 def test_commands_parse(page: pages.Page) -> None:
     wrong = [
         f"ringtune {' '.join(words)}: {said}"
