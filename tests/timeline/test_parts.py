@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -17,7 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringtune import layout
 from ringtune.errors import TraceIoError
+from ringtune.timeline.inputs import load
+from ringtune.timeline.merging.merge import merge_run
 from ringtune.timeline.merging.part_writer import write_part
 from ringtune.timeline.reading import part_reader
 from ringtune.timeline.reading.columns import SpanBuilder
@@ -27,6 +31,7 @@ from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace
 from ringtune.timeline.synthetic.generate import Schedule, generate
 from ringtune.timeline.vocabulary import KINDS, Stage
 from tests.conftest import needs
+from tests.timeline.generated_run import generate_run
 from tests.timeline.helpers import rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -224,6 +229,21 @@ def test_an_impossible_header_is_refused(whole: Path, tmp_path: Path, offset: in
     part.write_bytes(bytes(content))
     with pytest.raises(TraceIoError, match=said):
         read_part(part)
+
+
+def test_a_run_folder_is_read_from_its_parts_where_all_are_there(tmp_path: Path) -> None:
+    run = generate_run(tmp_path, "parts", Schedule(ranks=2))
+    merged = merge_run(run).output
+    whole = rows(load(merged).spans)
+    merged.write_text("{}")
+    assert rows(load(run).spans) == whole and load(run).path == merged
+    os.utime(merged, ns=(0, 0))
+    with pytest.raises(TraceIoError, match="no trace"):
+        load(run)  # a part is younger than the merged file
+    merged.touch()
+    layout.timeline_part(run, 1).unlink()
+    with pytest.raises(TraceIoError, match="no trace"):
+        load(run)  # the merged file has more ranks
 
 
 def test_the_example_of_the_readme_reads_a_part(whole: Path) -> None:
