@@ -272,27 +272,33 @@ while True:
 """
 
 
-def killed(folder: Path, after_s: float, *, packed: bool) -> Trace:
-    """What is left of a recording that ended by SIGKILL."""
+def killed(folder: Path, least_bytes: int, *, packed: bool) -> Trace:
+    """What is left of a recording that ended by SIGKILL when its file had so many bytes, or soon after."""
     part = folder / ("packed" if packed else "rank-00000.spans")
     command = [sys.executable, "-c", RECORDER, str(part)]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        time.sleep(after_s)
+        deadline, file = time.monotonic() + 120, part.with_name("packed.gz") if packed else part
+        while file.stat().st_size < least_bytes and time.monotonic() < deadline:
+            time.sleep(0.0005)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    (part.with_name("packed.gz") if packed else part).rename(found := folder / f"rank-00000.spans{'.gz' * packed}")
+    file.rename(found := folder / f"rank-00000.spans{'.gz' * packed}")
     return read_part(found)
 
 
-@pytest.mark.parametrize("moments", [4, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "moments", [pytest.param(4, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.long)]
+)
 def test_after_sigkill_every_record_is_there_and_none_invented(moments: int, tmp_path: Path) -> None:
     needs("ringtune._native")
     draw, longest = random.Random(moments), 0
     for moment in range(moments):
         folder = tmp_path / str(moment)
         folder.mkdir()
-        found = killed(folder, draw.random() * 0.3, packed=moment % 4 == 3)
+        packed = moment % 4 == 3
+        least = 300_000 if moment == 0 else draw.randrange(200_000)
+        found = killed(folder, least // 8 if packed else least, packed=packed)
         spans, longest = found.spans, max(longest, len(found.spans))
         assert found.parts[0].truncated and found.skipped == 0
         # A full ring drops spans, so numbers may be missing, but each that is there is whole and in its place.
