@@ -16,7 +16,7 @@ from flask import Flask, Response, request
 from ringtune.dashboard import polling, routes
 from ringtune.dashboard.components import drawn_store, empty, follow_saving, run_head
 from ringtune.dashboard.context import Context
-from ringtune.dashboard.cpu_budget import SHORTEST_INTERVAL_MS
+from ringtune.dashboard.cpu_budget import POLL_MS
 from ringtune.dashboard.data.runs import RunsFolder
 from ringtune.dashboard.page_registry import PAGES
 from ringtune.dashboard.pages import (
@@ -120,7 +120,7 @@ def _frame(context: Context) -> dmc.MantineProvider:
     return dmc.MantineProvider(
         [
             dcc.Location(id="url", refresh=False),
-            dcc.Interval(id="poll", interval=SHORTEST_INTERVAL_MS),
+            dcc.Interval(id="poll", interval=POLL_MS),
             dcc.Store(id="title"),
             dcc.Store(id="stamp"),
             dcc.Store(id="status"),
@@ -162,7 +162,6 @@ def _register(app: Dash, context: Context) -> None:
         State("stamp", "data"),
         State("url", "pathname"),
         State("drawn", "data"),
-        State("poll", "interval"),
     )
 
     @app.callback(

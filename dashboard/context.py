@@ -117,8 +117,7 @@ class Context:
         return self._small.get(("learned", run.path), stamp, lambda: learned(self.tuning(run)))
 
     def _paced(self, key: Hashable, build: Callable[[], T]) -> Made[T]:
-        with self.cpu_budget.unmetered():
-            return self._live.throttled(key, build)
+        return self._live.throttled(key, build)
 
     def scaling(self, runs: list[RunInfo]) -> ScalingTable:
         """Return the scaling records of runs."""

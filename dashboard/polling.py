@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 20
 
 
 def register(app: Dash, context: Context, news: News) -> None:
-    """Answer ``{"path", "known", "drawn"}`` with ``{"stamp", "poll_interval_ms", "news"}``, empty if all is known."""
+    """Answer ``{"path", "known", "drawn"}`` with ``{"stamp", "news"}``, empty if all is known."""
     server = app.server
     assert isinstance(server, Flask)
 
@@ -65,14 +65,10 @@ def _answer(context: Context, news: News, asked: dict[str, Any]) -> dict[str, An
     path, drawn = asked["path"], asked.get("drawn")
     route = context.route(path, "")
     before = drawn if isinstance(drawn, dict) and drawn.get("page") == path else {}
-    number = before.get("number")
-    view = (route.page, route.run, number if isinstance(number, (int, str)) else None)
-    if context.cpu_budget.throttled(view):
-        return None
-    with context.cpu_budget.poll(view):
+    with context.cpu_budget.poll():
         now = context.stamp(route, before)
         if now == asked.get("known"):
             return None
         came = news[route.page](context, route, before) if route.page in news else {}
         said = {"path": path, "every_ms": context.redraw_interval_ms(route), **came}
-    return {"stamp": now, "poll_interval_ms": context.cpu_budget.poll_interval_ms(view), "news": said}
+    return {"stamp": now, "news": said}

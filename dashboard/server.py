@@ -27,7 +27,6 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from ringtune.bootstrap.interfaces import is_loopback
 from ringtune.dashboard.app import create_app
-from ringtune.dashboard.dispatcher import LastFirstDispatcher
 from ringtune.errors import UsageError
 
 THREADS = 8
@@ -80,7 +79,7 @@ class Server:
             sockets=[self._listener],
             ident=None,
             clear_untrusted_proxy_headers=True,
-            _dispatcher=LastFirstDispatcher(THREADS),
+            threads=THREADS,
         )
 
     @property

@@ -31,10 +31,10 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
-  // Asks at every poll whether something changed, for the news, and when to ask again; one question at a time. It has
-  // no output, since Dash would hold back everything that depends on it until the answer has arrived, and would drop
-  // an answer that takes longer than a poll.
-  poll: function (_poll, known, path, drawn, interval_ms) {
+  // Asks at every poll whether something changed, and for the news; one question at a time. It has no output, since Dash
+  // would hold back everything that depends on it until the answer has arrived, and would drop an answer that takes
+  // longer than a poll.
+  poll: function (_poll, known, path, drawn) {
     if (asking || !path) {
       return;
     }
@@ -46,9 +46,6 @@ window.dash_clientside.ringtune = {
         answered = number;
         window.dash_clientside.set_props("news", { data: came.news });
         window.dash_clientside.set_props("stamp", { data: came.stamp });
-        if (came.poll_interval_ms !== interval_ms) {
-          window.dash_clientside.set_props("poll", { interval: came.poll_interval_ms });
-        }
       }
     });
   },

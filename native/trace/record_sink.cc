@@ -1,6 +1,4 @@
 // Spans as records in files of one rank (trace/part_layout.h).
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -72,7 +70,6 @@ class RecordSink : public Sink {
       file->append(bytes_of(header_of(number)));
     } catch (const TraceIo&) {
       next_text_ = texts;
-      ::unlink(path.c_str());
       throw;
     }
     file_ = std::move(file);

@@ -133,74 +133,12 @@ def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch:
     assert made.redraw_interval_ms(other, live) == 6000
 
 
-def test_polls_of_a_view_take_their_share_in_the_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, now = CpuBudget(), [100.0]
-    monkeypatch.setattr(cpu_budget.time, "monotonic", lambda: now[0])
-
-    def poll(view: str, cost: float) -> None:
-        monkeypatch.setattr(cpu_budget.time, "thread_time", iter((5.0, 5.0 + cost)).__next__)
-        with made.poll(view):
-            assert made.known == {}
-        assert made.known is None
-
-    poll("cheap", 0.006)
-    poll("expensive", 5.0)  # the first one reads all that the others follow
-    assert not made.throttled("expensive")
-    poll("expensive", 0.008)
-    assert not made.throttled("cheap") and made.throttled("expensive")
-    now[0] += 1.13  # 8 ms beyond what is allowed at once are 0.7 % of 1.14 s
-    assert made.throttled("expensive")
-    now[0] += 0.02
-    assert not made.throttled("expensive")
-    beats_done = 0
-    for _ in range(1000):  # 700 s of a view whose polls take 20 ms each
-        if not made.throttled("many ranks"):
-            poll("many ranks", 0.02)
-            beats_done += 1
-        now[0] += 0.7
-    assert 0.0069 < beats_done * 0.02 / 700 < 0.0075, beats_done
-    for _ in range(100):  # 4.5 ms each, and an expensive one now and then
-        assert not made.throttled("usual")
-        poll("usual", 0.0045)
-        now[0] += 0.7
-    poll("usual", 0.025)
-    assert not made.throttled("usual")
-
-
-def test_pages_ask_the_sooner_the_cheaper_their_polls_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, clock = CpuBudget(), [0.0]
-    monkeypatch.setattr(cpu_budget.time, "thread_time", lambda: clock[0])
-
-    def after(*costs: float) -> int:
-        for cost in costs:
-            with made.poll("view"):
-                clock[0] += cost
-        return made.poll_interval_ms("view")
-
-    assert made.poll_interval_ms("unknown") == after(5.0) == 650  # the first one reads all
-    assert after(*[0.001] * 50) == 650
-    assert after(0.5) == 650  # one that is expensive, once
-    # 0.85 % of a core: (4.6 + 1.8) ms every 753 ms, in steps of 50
-    assert after(*[0.0046] * 80) == 800
-    assert after(*[0.020] * 80) == 850
-    assert after(*[0.001] * 80) == 650
-
-
-def test_what_has_a_pace_of_its_own_costs_a_poll_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, clock = CpuBudget(), [0.0]
-    monkeypatch.setattr(cpu_budget.time, "monotonic", lambda: 100.0)
-    monkeypatch.setattr(cpu_budget.time, "thread_time", lambda: clock[0])
-    for _ in range(8):
-        with made.poll("view"):
-            clock[0] += 0.003
-            with made.unmetered():
-                clock[0] += 1.0
-    assert not made.throttled("view")
-    with made.unmetered():  # of no poll
-        clock[0] += 1.0
-    with made.poll("view"):
-        clock[0] += 0.01
-    assert made.throttled("view")
+def test_a_poll_looks_at_each_run_once(context: Context) -> None:
+    route = only(context, "overview")
+    with context.cpu_budget.poll():
+        run = context.run(route)
+        assert context.cpu_budget.known == {route.run: run} and context.run(route) is run
+    assert context.cpu_budget.known is None
 
 
 def test_the_news_of_a_poll_have_another_shape_only_when_the_cards_do(context: Context) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ringtune.torch as hvd
+from ringtune.timeline.reading.reader import read
+from ringtune.timeline.vocabulary import Stage
 from ringtune.torch import asynchronous, persistent
 from tests.jobs.cases import fast_path as fast_path_cases
 from tests.jobs.cases import fast_path_kinds as fast_path_kinds_cases
@@ -143,10 +145,10 @@ def test_every_call_is_counted_and_recorded(job: GetJob, tmp_path: Path) -> None
     for found in job(2).run(fast_path_cases.counted, folder=str(tmp_path)):
         assert (found["collectives"], found["bytes"]) == (50, 50 * 32)
         assert min(found["communicate_ns"], found["negotiate_ns"], found["wait_ns"]) > 0
-        events = json.loads(Path(found["timeline"]).read_text(encoding="utf-8"))
-        stages = [event["cat"] for event in events if event.get("ph") == "X" and "counted" in json.dumps(event)]
-        for stage in ("negotiate", "queue", "communicate", "wait"):
-            assert stages.count(stage) == 10, stage
+        spans = read(found["timeline"]).spans
+        named = spans.take(np.array(["counted" in tensor for tensor in spans.tensor_texts()]))
+        for stage in (Stage.NEGOTIATE, Stage.QUEUE, Stage.COMMUNICATE, Stage.WAIT):
+            assert len(named.of_stage(stage)) == 10, stage
 
 
 def test_shutdown_and_init(fresh: GetJob) -> None:

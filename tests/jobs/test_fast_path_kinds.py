@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from ringtune.timeline.reading.reader import read
+from ringtune.timeline.vocabulary import Stage
 from ringtune.torch import handles
 from tests.jobs.cases import fast_path_kinds as cases
 from tests.jobs.cases import fast_path_waits as waits
@@ -203,11 +205,11 @@ def test_every_call_is_counted_and_recorded(kind: str, job: GetJob, tmp_path: Pa
     for found in job(2).run(waits.counted, kind=kind, folder=str(tmp_path)):
         assert found["collectives"] == 50
         assert min(found["communicate_ns"], found["negotiate_ns"], found["wait_ns"]) > 0
-        events = json.loads(Path(found["timeline"]).read_text(encoding="utf-8"))
+        spans = read(found["timeline"]).spans
         name = "barrier" if kind == "barrier" else f"counted.{kind}"
-        stages = [event["cat"] for event in events if event.get("ph") == "X" and name in json.dumps(event)]
-        for stage in ("negotiate", "queue", "communicate", "wait"):
-            assert stages.count(stage) == 10, (stage, stages)
+        named = spans.take(np.array([name in tensor for tensor in spans.tensor_texts()]))
+        for stage in (Stage.NEGOTIATE, Stage.QUEUE, Stage.COMMUNICATE, Stage.WAIT):
+            assert len(named.of_stage(stage)) == 10, stage
 
 
 @pytest.mark.parametrize("size", [2, 3], scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -17,7 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringtune import layout
 from ringtune.errors import TraceIoError
+from ringtune.timeline.inputs import load
+from ringtune.timeline.merging.merge import merge_run
 from ringtune.timeline.merging.part_writer import write_part
 from ringtune.timeline.reading import part_reader
 from ringtune.timeline.reading.columns import SpanBuilder
@@ -27,6 +31,7 @@ from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace
 from ringtune.timeline.synthetic.generate import Schedule, generate
 from ringtune.timeline.vocabulary import KINDS, Stage
 from tests.conftest import needs
+from tests.timeline.generated_run import generate_run
 from tests.timeline.helpers import rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,7 +108,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_cut_anywhere_every_whole_record_is_there(whole: Path, packed: bool, tmp_path: Path) -> None:
     content, everything = whole.read_bytes(), read_part(whole)
     part = tmp_path / whole.name
-    for cut in range(0, len(content), 101):
+    for cut in range(0, len(content), 307):
         part.write_bytes(content[:cut])
         try:
             found = read_part(part)
@@ -187,12 +192,23 @@ def test_a_batch_is_a_negotiation_and_a_queue_a_tensor(tmp_path: Path) -> None:
         assert not len(read_part(part).spans), "a torn batch"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_damage_costs_what_it_touches_and_is_named(
-    data: st.DataObject, whole: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    content, part = bytearray(whole.read_bytes()), tmp_path_factory.mktemp("damage") / whole.name
+def test_damage_costs_what_it_touches_and_is_named(data: st.DataObject, whole: Path) -> None:
+    check_damage(data, whole)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@settings(max_examples=10_000, deadline=None)
+@given(data=st.data())
+def test_damage_is_survived_for_minutes(data: st.DataObject, whole: Path) -> None:
+    check_damage(data, whole)
+
+
+def check_damage(data: st.DataObject, whole: Path) -> None:
+    """Whatever does not touch a damaged record comes back; else the error names file and offset."""
+    content, part = bytearray(whole.read_bytes()), whole.with_name("damaged.spans")
     hurt = set[int]()
     for _ in range(data.draw(st.integers(1, 5))):
         place, inside = data.draw(st.integers(0, len(content) - 1)), data.draw(st.binary(min_size=1, max_size=60))
@@ -226,6 +242,21 @@ def test_an_impossible_header_is_refused(whole: Path, tmp_path: Path, offset: in
         read_part(part)
 
 
+def test_a_run_folder_is_read_from_its_parts_where_all_are_there(tmp_path: Path) -> None:
+    run = generate_run(tmp_path, "parts", Schedule(ranks=2))
+    merged = merge_run(run).output
+    whole = rows(load(merged).spans)
+    merged.write_text("{}")
+    assert rows(load(run).spans) == whole and load(run).path == merged
+    os.utime(merged, ns=(0, 0))
+    with pytest.raises(TraceIoError, match="no trace"):
+        load(run)  # a part is younger than the merged file
+    merged.touch()
+    layout.timeline_part(run, 1).unlink()
+    with pytest.raises(TraceIoError, match="no trace"):
+        load(run)  # the merged file has more ranks
+
+
 def test_the_example_of_the_readme_reads_a_part(whole: Path) -> None:
     text = (ROOT / "timeline" / "README.md").read_text(encoding="utf-8")
     block = re.search(r"<!-- part: example -->\n```python\n(.*?)```", text, re.DOTALL)
@@ -252,27 +283,33 @@ while True:
 """
 
 
-def killed(folder: Path, after_s: float, *, packed: bool) -> Trace:
-    """What is left of a recording that ended by SIGKILL."""
+def killed(folder: Path, least_bytes: int, *, packed: bool) -> Trace:
+    """What is left of a recording that ended by SIGKILL when its file had so many bytes, or soon after."""
     part = folder / ("packed" if packed else "rank-00000.spans")
     command = [sys.executable, "-c", RECORDER, str(part)]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        time.sleep(after_s)
+        deadline, file = time.monotonic() + 120, part.with_name("packed.gz") if packed else part
+        while file.stat().st_size < least_bytes and time.monotonic() < deadline:
+            time.sleep(0.0005)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    (part.with_name("packed.gz") if packed else part).rename(found := folder / f"rank-00000.spans{'.gz' * packed}")
+    file.rename(found := folder / f"rank-00000.spans{'.gz' * packed}")
     return read_part(found)
 
 
-@pytest.mark.parametrize("moments", [4, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "moments", [pytest.param(4, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.long)]
+)
 def test_after_sigkill_every_record_is_there_and_none_invented(moments: int, tmp_path: Path) -> None:
     needs("ringtune._native")
     draw, longest = random.Random(moments), 0
     for moment in range(moments):
         folder = tmp_path / str(moment)
         folder.mkdir()
-        found = killed(folder, draw.random() * 0.3, packed=moment % 4 == 3)
+        packed = moment % 4 == 3
+        least = 300_000 if moment == 0 else draw.randrange(200_000)
+        found = killed(folder, least // 8 if packed else least, packed=packed)
         spans, longest = found.spans, max(longest, len(found.spans))
         assert found.parts[0].truncated and found.skipped == 0
         # A full ring drops spans, so numbers may be missing, but each that is there is whole and in its place.

@@ -295,7 +295,7 @@ def counted(folder: str) -> dict[str, Any]:
     for _ in range(50):
         hvd.allreduce_(tensor, name="counted", op=hvd.Min)
     after = now.counters()
-    path = f"{folder}/short-{hvd.rank()}.json"
+    path = f"{folder}/short-{hvd.rank()}.spans"
     now.start_part(path)
     for _ in range(10):
         hvd.allreduce_(tensor, name="counted", op=hvd.Min)

@@ -274,11 +274,11 @@ def counted(kind: str, folder: str) -> dict[str, Any]:
         call()
     after = now.counters()
     path = f"{folder}/{kind}-{hvd.rank()}"
-    now.start_part(f"{path}.json")
+    now.start_part(f"{path}.spans")
     for _ in range(10):
         call()
     now.stop_part()
-    (timeline,) = glob.glob(f"{path}*.json")  # numbered when the session has had others
+    (timeline,) = glob.glob(f"{path}*.spans")  # numbered when the session has had others
     changes: dict[str, Any] = {key: after[key] - before[key] for key in after}
     return changes | {"timeline": timeline}
 
