@@ -156,7 +156,7 @@ def test_an_elastic_job_merges_once_what_all_generations_recorded(
     last = session(3, (1, 0), 0)
     extension = open_timeline(last)
     assert {path.name for path in layout.timeline_parts(four.folder(1)).iterdir()} == {
-        f"{layout.rank_stem(number)}.json" for number in range(4)
+        f"{layout.rank_stem(number)}.spans" for number in range(4)
     }
     assert {value for key, value in four.store.values.items() if key.count("/") == 3} == {b""}
     TimelineExtension(session(3, (1, 0), 1), QUICK).after_close()
