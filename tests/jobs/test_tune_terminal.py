@@ -81,7 +81,7 @@ def test_ctrl_c_in_a_terminal_keeps_what_was_learned(tmp_path: Path) -> None:
     command += ["--study", str(memory), "--seed", "1", sys.executable, str(script), "100000", "never"]
     terminal = Terminal(command, environ)
     try:
-        screen = terminal.read_until(re.compile(r"trial [2-9] of at most 16; best: .*lost so far: -?\d"))
+        screen = terminal.read_until(re.compile(r"trial [2-9] of at most 16; best: .*lost so far -?\d"))
         terminal.press(b"\x03")
         end = terminal.read_until(None)
         code = terminal.process.wait(60)
@@ -91,7 +91,7 @@ def test_ctrl_c_in_a_terminal_keeps_what_was_learned(tmp_path: Path) -> None:
         assert word in screen
     assert re.search(r"│ 0 +│ fusion 16 MiB, cycle 1 ms +│ \d[\d.]* (ms|us|s) +│ +│ default +│", screen)
     assert re.search(
-        r"best: fusion .*, gain -?\d+\.\d % \(-?\d+\.\d % to -?\d+\.\d %\); lost so far: -?\d+\.\d\d s", screen
+        r"best: fusion .*, gain -?\d+\.\d % \(-?\d+\.\d % to -?\d+\.\d %\); lost so far -?\d+\.\d\d s", screen
     )
     assert code == 130
     assert "training goes on with it" not in end
