@@ -34,12 +34,12 @@ SpanRow span(std::int64_t begin_ns, std::int64_t end_ns, Stage stage, std::int32
 }
 
 /// Rows as columns.
-struct Table {
+struct SpanTable {
   std::vector<std::int64_t> begin_ns, end_ns, bytes, batch, step;
   std::vector<std::int32_t> rank, knobs_version, name, tensor, facts;
   std::vector<std::uint8_t> stage;
 
-  explicit Table(const std::vector<SpanRow>& rows) {
+  explicit SpanTable(const std::vector<SpanRow>& rows) {
     for (const SpanRow& row : rows) {
       begin_ns.push_back(row.begin_ns);
       end_ns.push_back(row.end_ns);
@@ -60,7 +60,7 @@ struct Table {
 };
 
 std::string merged(const std::vector<SpanRow>& rows, unsigned threads) {
-  const Table table(rows);
+  const SpanTable table(rows);
   const File target = temporary();
   std::vector<std::string> labels;
   for (int stage = 0; stage < 15; ++stage) labels.push_back("s" + std::to_string(stage));
@@ -128,7 +128,7 @@ TEST(MergeWriter, ThreadsWriteWhatOneWritesInOrder) {
   const std::string alone = merged(rows, 1);
   EXPECT_TRUE(alone == merged(rows, 4));
   EXPECT_GT(std::ranges::count(alone, '\n'), 600'000);
-  const Table table(rows);
+  const SpanTable table(rows);
   SpanOrder order(table.columns(), kOverlapping, 3);
   std::vector<SpanRow> found(rows.size() + 1);
   found.resize(order.next(found));
@@ -138,8 +138,8 @@ TEST(MergeWriter, ThreadsWriteWhatOneWritesInOrder) {
 }
 
 TEST(SpanOrder, PairsWhatDoesNotNest) {
-  const Table table({span(1, 11, Stage::kWait), span(6, 21, Stage::kWait), span(6, 10, Stage::kWait),
-                     span(31, 31, Stage::kWait), span(1, 11, Stage::kWait, 1), span(0, 1, Stage::kQueue, 1)});
+  const SpanTable table({span(1, 11, Stage::kWait), span(6, 21, Stage::kWait), span(6, 10, Stage::kWait),
+                         span(31, 31, Stage::kWait), span(1, 11, Stage::kWait, 1), span(0, 1, Stage::kQueue, 1)});
   SpanOrder order(table.columns(), kOverlapping, 2);
   std::vector<SpanRow> found(10);
   found.resize(order.next(found));
@@ -155,7 +155,7 @@ TEST(SpanOrder, PairsWhatDoesNotNest) {
 }
 
 TEST(MergeWriter, AFileThatCannotBeWrittenIsAnError) {
-  const Table table(std::vector<SpanRow>(20'000, span(0, 1, Stage::kWait)));
+  const SpanTable table(std::vector<SpanRow>(20'000, span(0, 1, Stage::kWait)));
   MergeWriter writer({-1, 0}, table.columns(),
                      MergedText({{"\"n\""}, {"\"\""}, {""}}, std::vector<std::string>(15, "s")), 0);
   EXPECT_THROW((void)writer.write_some(3), std::system_error);
