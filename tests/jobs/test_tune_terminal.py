@@ -22,6 +22,12 @@ from ringtune import layout
 from tests.jobs.test_tune_live import SCRIPT
 
 _COLUMNS, _LINES = 140, 50
+# The line below the table once two trials were made, wherever it is wrapped; whether time was lost or won depends on
+# the machine's noise.
+_STATUS = re.compile(
+    r"trial [2-9] of at most 16; best: fusion .*, gain -?\d+\.\d % \(-?\d+\.\d % to -?\d+\.\d %\); "
+    r"(lost|won) so far \d+\.\d\d s".replace(" ", r"\s+")
+)
 
 
 class Terminal:
@@ -81,7 +87,7 @@ def test_ctrl_c_in_a_terminal_keeps_what_was_learned(tmp_path: Path) -> None:
     command += ["--study", str(memory), "--seed", "1", sys.executable, str(script), "100000", "never"]
     terminal = Terminal(command, environ)
     try:
-        screen = terminal.read_until(re.compile(r"trial [2-9] of at most 16; best: .*lost so far -?\d"))
+        screen = terminal.read_until(_STATUS)
         terminal.press(b"\x03")
         end = terminal.read_until(None)
         code = terminal.process.wait(60)
@@ -90,9 +96,6 @@ def test_ctrl_c_in_a_terminal_keeps_what_was_learned(tmp_path: Path) -> None:
     for word in ("trial", "setting", "step time", "gain", "source"):
         assert word in screen
     assert re.search(r"│ 0 +│ fusion 16 MiB, cycle 1 ms +│ \d[\d.]* (ms|us|s) +│ +│ default +│", screen)
-    assert re.search(
-        r"best: fusion .*, gain -?\d+\.\d % \(-?\d+\.\d % to -?\d+\.\d %\); lost so far -?\d+\.\d\d s", screen
-    )
     assert code == 130
     assert "training goes on with it" not in end
     assert "the trials are kept; the next session of this job starts from the best of them" in end
