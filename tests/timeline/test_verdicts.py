@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ringtune.timeline.analysis.lateness import Late
@@ -36,7 +36,14 @@ def plants(draw: st.DrawFn) -> tuple[Scenario, int, set[int]]:
     return Scenario(ranks=ranks, steps=STEPS, jitter_ns=300_000, pauses=pauses, seed=seed), rank, steps
 
 
+# By chance rank 1 is also last in most other steps, by less than a percent of a step.
+_OFTEN_LAST = Scenario(
+    ranks=4, steps=STEPS, jitter_ns=300_000, pauses={(1, step): 30 * MS for step in (2, 4, 6, 8)}, seed=364
+)
+
+
 @settings(max_examples=20, deadline=None)
+@example(planted=(_OFTEN_LAST, 1, {2, 4, 6, 8}))
 @given(planted=plants())
 def test_the_first_verdict_is_what_was_planted(planted: tuple[Scenario, int, set[int]]) -> None:
     plan, rank, steps = planted

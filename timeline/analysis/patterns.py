@@ -70,7 +70,7 @@ def patterns(late: Late, column: int, significance: float, job: Job) -> list[Pat
         return []
     fence, n = _noise_fence(late, column, job), len(own)
     usual = _usual(np.minimum(own, fence))
-    steady, rest = _steady(late, own, usual, significance, job)
+    steady, rest = _steady(late, own, usual, significance if _late_beside_stalls(own, fence, job) else 1.0, job)
     inside = own[steady & (own > 0)]
     # What a rank is late anyway is no stall of its.
     stalls = own > np.where(steady, max(fence, _fence(inside, n)) if len(inside) else fence, fence)
@@ -79,6 +79,18 @@ def patterns(late: Late, column: int, significance: float, job: Job) -> list[Pat
         rows = np.flatnonzero(rest & ~stalls & (own >= _SLIGHT * _usual(own * rest)))
         found.append(Pattern(OFTEN, rows, ()))
     return [one for one in found if own[one.rows].sum() >= least_ns]
+
+
+def _late_beside_stalls(own: Floats, fence: float, job: Job) -> bool:
+    """Whether lateness weighs without the stalls: where these are few, being last in other steps may cost nothing."""
+    stalls = own > fence
+    rest = own[~stalls].sum() if stalls.sum() <= _most_stalls(own) else own.sum()
+    return bool(rest / len(own) >= MATERIAL * job.step_ns)
+
+
+def _most_stalls(own: Floats) -> float:
+    """Return how many steps may be listed one by one."""
+    return max(_MOST_STRETCHES, 0.1 * len(own))
 
 
 def _usual(own: Floats) -> float:
@@ -98,7 +110,7 @@ def _steady(late: Late, own: Floats, usual: float, significance: float, job: Job
         inside = slice(first, end)
         if own[inside].mean() >= MATERIAL * job.step_ns and _p_of_stretch(late, own, (first, end)) < SURE:
             found[inside] = True
-    often = significance < SURE and own.mean() >= MATERIAL * job.step_ns
+    often = significance < SURE
     others = (late.lateness[decided].sum() - own.sum()) / max(1, job.ranks - 1)
     if not often or own.sum() - others < MATERIAL * job.length_ns:
         return found, none
@@ -161,7 +173,7 @@ def _of_size(own: Floats, stalls: Mask) -> list[Pattern]:
         found += _of_number(own, inside & (own >= _SLIGHT * _usual(own * inside)), inside)
         alone &= ~inside
     rows = np.flatnonzero(alone)
-    if len(rows) > max(_MOST_STRETCHES, 0.1 * len(own)):
+    if len(rows) > _most_stalls(own):
         found.append(Pattern(OFTEN, rows, ()))
     elif len(rows):
         found.append(Pattern(STALLS, rows, tuple((row, row) for row in rows.tolist())))
