@@ -6,16 +6,17 @@ nanoseconds on one clock, which one `Trace.clock` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from ringtune.timeline.distinct import distinct
 from ringtune.timeline.frames import Column, Tabular
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES, Stage
 
@@ -78,7 +79,7 @@ class SpanTable(Tabular):
     def take(self, chosen: Mask | NDArray[np.integer[Any]] | slice) -> SpanTable:
         """Return the spans chosen by a mask, by indices (also to sort) or by a slice; string tables are shared."""
         if isinstance(chosen, np.ndarray) and chosen.dtype == np.bool_:
-            chosen = np.flatnonzero(chosen)  # once, and not for every column
+            chosen = _places(chosen.astype(np.bool_, copy=False))  # once, and not for every column
         columns = {column: getattr(self, column)[chosen] for column in COLUMN_TYPES}
         return SpanTable(**columns, names=self.names, tensors=self.tensors, fact_texts=self.fact_texts)
 
@@ -128,6 +129,15 @@ class SpanTable(Tabular):
         """Which spans' names start with this text."""
         hit = np.array([name.startswith(predicate) for name in self.names], dtype=np.bool_)
         return hit[self.name] if len(self) else np.zeros(0, dtype=np.bool_)
+
+
+def _places(mask: Mask) -> NDArray[np.intp] | slice:
+    """Return the rows of a mask; as a slice, which copies nothing, where they follow each other: those of a rank do."""
+    first = int(mask.argmax()) if len(mask) else 0
+    count = int(np.count_nonzero(mask))
+    if mask[first : first + count].all():
+        return slice(first, first + count)
+    return np.flatnonzero(mask)
 
 
 @lru_cache(maxsize=64)
@@ -261,10 +271,15 @@ class Trace:
     buckets: Mapping[int, str] = field(default_factory=dict)
     """Names of DDP's buckets by their number of elements, where the steps that say them are left out."""
 
-    @property
+    @cached_property
+    def derived(self) -> dict[Any, Any]:
+        """What was computed from this trace, see `once_a_trace`."""
+        return {}
+
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that left anything, in order."""
-        seen = set(np.unique(self.spans.rank).tolist()) | {part.rank for part in self.parts}
+        seen = set(distinct(self.spans.rank).tolist()) | {part.rank for part in self.parts}
         return tuple(sorted(seen | {instant.rank for instant in self.instants}))
 
     @property
@@ -276,6 +291,22 @@ class Trace:
     def instants_named(self, name: str) -> tuple[Instant, ...]:
         """Instants of this name, in the order of the trace."""
         return tuple(instant for instant in self.instants if instant.name == name)
+
+
+Derive = TypeVar("Derive", bound=Callable[..., Any])
+
+
+def once_a_trace(function: Derive) -> Derive:
+    """Keep what a function of a trace and of plain values returns for as long as the trace, which never changes."""
+
+    @wraps(function)
+    def kept(trace: Trace, *arguments: Any) -> Any:
+        key = (function, arguments)
+        if key not in trace.derived:
+            trace.derived[key] = function(trace, *arguments)
+        return trace.derived[key]
+
+    return cast(Derive, kept)
 
 
 assert {f.name for f in fields(SpanTable)} == set(COLUMN_TYPES) | {"names", "tensors", "fact_texts"}

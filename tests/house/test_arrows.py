@@ -26,7 +26,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "benchmarks": ("ringtune",),
 }
 # Layers of the timeline by folder or module: each may import those before it. Modules that are not named are the shell.
-TIMELINE = ("vocabulary", "units", "frames", "spans", "database", "reading", "analysis", "merging", "runs", "importing")
+TIMELINE = (
+    "vocabulary", "units", "frames", "distinct", "spans", "database", "reading", "analysis", "merging", "runs",
+    "importing",
+)  # fmt: skip
 UPPER = ("timeline", "tuner", "dashboard", "benchmarks")
 # `import ringtune` and reading a trace must work with Python alone; these are heavy or may be absent.
 HEAVY = {

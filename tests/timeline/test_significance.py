@@ -47,12 +47,12 @@ def test_mann_whitney_with_and_without_ties(seed: int) -> None:
 
 def test_permutations_tell_a_rank_from_chance() -> None:
     random = np.random.default_rng(1)
-    rounds = np.zeros((60, 4))
-    rounds[np.arange(60), random.integers(0, 4, 60)] = 1.0
-    assert permutation_test(rounds) > 0.01
-    rounds = np.zeros((60, 4))
-    rounds[:, 2] = 1.0
-    assert permutation_test(rounds) == pytest.approx(1 / 5000)
+    assert permutation_test(random.integers(0, 4, 60), np.ones(60), 4) > 0.01
+    assert permutation_test(np.full(60, 2), np.ones(60), 4) == pytest.approx(1 / 5000)
+    # Few long ones of one rank among many short ones of all.
+    last, lateness = random.integers(0, 4, 60), np.ones(60)
+    last[:6], lateness[:6] = 1, 100.0
+    assert permutation_test(last, lateness, 4) < 0.01
 
 
 def test_bootstrap_intervals_hold_the_truth_as_often_as_they_say() -> None:

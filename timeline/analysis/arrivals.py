@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ringtune.timeline.spans import Ints, SpanTable, Trace
+from ringtune.timeline.distinct import distinct, numbered_rows
+from ringtune.timeline.spans import Ints, SpanTable, Trace, once_a_trace
 from ringtune.timeline.vocabulary import ARRIVAL, Stage
 
 
@@ -100,11 +101,11 @@ def arrivals(trace: Trace) -> Arrivals:
     """Find who arrived last for every tensor and every batch."""
     negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
     tensors = tensor_submits(negotiate)
-    if len(np.unique(tensors.rank)) < 2:
+    if len(distinct(tensors.rank)) < 2:
         tensors = horovod_ticks(trace).submits
     errors = clock_errors(trace)
     by_tensor, by_batch = last_ones(tensors, errors), last_ones(_batch_submits(negotiate), errors)
-    ranks = np.unique(tensors.rank).tolist() if len(by_tensor.rank) else []
+    ranks = distinct(tensors.rank).tolist() if len(by_tensor.rank) else []
     return Arrivals(
         tensors=len(by_tensor.rank),
         tensors_undecided=int((by_tensor.rank < 0).sum()),
@@ -123,7 +124,7 @@ def last_ones(submits: Submits, errors: ClockErrors) -> LastOnes:
     whole = (sizes > 1) & (sizes == _sizes_of_sets(submits)[order][ends])
     ends, sizes = ends[whole], sizes[whole]
     last = np.full(len(ends), -1, dtype=np.int64)
-    for size in np.unique(sizes).tolist():
+    for size in distinct(sizes).tolist():
         mine = ends[sizes == size]
         # Surely after each of the others: one before the last but one may have a worse clock.
         others = mine[:, None] - np.arange(1, size)
@@ -134,10 +135,10 @@ def last_ones(submits: Submits, errors: ClockErrors) -> LastOnes:
 
 def _sizes_of_sets(submits: Submits) -> Ints:
     """How many ranks the process set of each submission has, as far as they recorded any of it."""
-    found = np.full(len(submits.rank), len(np.unique(submits.rank)), dtype=np.int64)
-    for number in np.unique(submits.process_set[submits.process_set != 0]):
+    found = np.full(len(submits.rank), len(distinct(submits.rank)), dtype=np.int64)
+    for number in distinct(submits.process_set[submits.process_set != 0]):
         mine = submits.process_set == number
-        found[mine] = len(np.unique(submits.rank[mine]))
+        found[mine] = len(distinct(submits.rank[mine]))
     return found
 
 
@@ -145,7 +146,7 @@ def tensor_submits(negotiate: SpanTable) -> Submits:
     """One submission per rank, tensor and batch; tensors without a batch are matched by their order."""
     rank, tensor, batch = (column.astype(np.int64) for column in (negotiate.rank, negotiate.tensor, negotiate.batch))
     turn = np.where(batch > 0, batch, -1 - _occurrence(rank, tensor, negotiate.begin_ns))
-    return _first_of_each(_number(tensor, turn), rank, negotiate.begin_ns, tensor, negotiate.process_sets())
+    return _first_of_each(numbered_rows(tensor, turn)[1], rank, negotiate.begin_ns, tensor, negotiate.process_sets())
 
 
 def _batch_submits(negotiate: SpanTable) -> Submits:
@@ -154,7 +155,7 @@ def _batch_submits(negotiate: SpanTable) -> Submits:
     order = np.argsort(-fused.begin_ns, kind="stable")
     fused = fused.take(order)
     rank, tensor = fused.rank.astype(np.int64), fused.tensor.astype(np.int64)
-    return _first_of_each(_number(fused.batch), rank, fused.begin_ns, tensor, fused.process_sets())
+    return _first_of_each(fused.batch, rank, fused.begin_ns, tensor, fused.process_sets())
 
 
 def horovod_ticks(trace: Trace) -> Ticks:
@@ -183,7 +184,7 @@ def _look_begins(at_ns: Ints, rank: Ints, marks: Ints) -> Ints:
 def _occurrence(rank: Ints, tensor: Ints, at_ns: Ints) -> Ints:
     """The number of each submission among those of its tensor by its rank, from 0."""
     order = np.lexsort((at_ns, tensor, rank))
-    key = _number(rank, tensor)[order]
+    key = numbered_rows(rank, tensor)[1][order]
     starts = np.flatnonzero(np.concatenate(([True], np.diff(key) != 0))) if len(key) else np.empty(0, np.int64)
     runs = np.diff(np.append(starts, len(key)))
     turn = np.empty(len(key), dtype=np.int64)
@@ -191,23 +192,13 @@ def _occurrence(rank: Ints, tensor: Ints, at_ns: Ints) -> Ints:
     return turn
 
 
-def _number(*columns: Ints) -> Ints:
-    """Number the distinct rows."""
-    if not len(columns[0]):
-        return np.empty(0, dtype=np.int64)
-    numbered = np.unique(columns[0], return_inverse=True)[1].astype(np.int64)
-    for column in columns[1:]:
-        inner = np.unique(column, return_inverse=True)[1].astype(np.int64)
-        numbered = np.unique(numbered * (int(inner.max()) + 1) + inner, return_inverse=True)[1].astype(np.int64)
-    return numbered
-
-
 def _first_of_each(group: Ints, rank: Ints, at_ns: Ints, tensor: Ints, process_set: Ints) -> Submits:
     """Keep the first row of each group and rank, in the order given."""
-    _, first = np.unique(_number(group, rank), return_index=True)
+    first, _ = numbered_rows(group, rank)
     return Submits(group[first], rank[first], at_ns[first], tensor[first], process_set[first])
 
 
+@once_a_trace
 def clock_errors(trace: Trace) -> ClockErrors:
     """Clock error between any two ranks: none within a host, the sum of both bounds otherwise."""
     of_rank = {part.rank: part for part in trace.parts}

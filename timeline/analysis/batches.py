@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ringtune.timeline.analysis.arrivals import ClockErrors
 from ringtune.timeline.analysis.intervals import difference, union
 from ringtune.timeline.analysis.staged import device_clock_errors, waiting
-from ringtune.timeline.spans import UNKNOWN, Codes, Ints, Mask, SpanTable, Trace
+from ringtune.timeline.distinct import distinct, distinct_numbers, numbered_rows
+from ringtune.timeline.spans import UNKNOWN, Codes, Ints, Mask, SpanTable, Trace, once_a_trace
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES, GENERATION, GROUP_BATCHES, RING_PREFIX, Stage
 
 MISSING = -(2**62)
@@ -125,18 +126,20 @@ def numbered(spans: SpanTable) -> SpanTable:
     fresh = np.concatenate(([True], np.any(np.diff(keys, axis=1) != 0, axis=0)))
     starts = np.flatnonzero(fresh)
     turn = np.arange(len(where)) - np.repeat(starts, np.diff(np.append(starts, len(where))))
-    _, number = np.unique(np.stack((keys[1], keys[2], turn)), axis=1, return_inverse=True)
+    _, number = numbered_rows(keys[1], keys[2], turn)
     batch = spans.batch.copy()
-    batch[where] = number.reshape(-1) + 1
+    batch[where] = number + 1
     return replace(spans, batch=batch)
 
 
+@once_a_trace
 def batch_table(trace: Trace) -> BatchTable:
     """Return the trace's batches; empty when it holds no collectives."""
     spans = numbered(trace.spans)
     runs = spans.take(spans.in_stage(Stage.COMMUNICATE) & (spans.batch > 0))
-    ids, first, row = np.unique(runs.batch, return_index=True, return_inverse=True)
-    ranks, column = np.unique(runs.rank, return_inverse=True)
+    first, row = numbered_rows(runs.batch)
+    ids = runs.batch[first]
+    ranks, column = distinct_numbers(runs.rank)
     shape = (len(ids), len(ranks))
     begin = -_latest(shape, row, column, -runs.begin_ns)
     begin[begin == -MISSING] = MISSING
@@ -188,12 +191,12 @@ def errors_between(trace: Trace, table: BatchTable, clocks: ClockErrors) -> NDAr
 def _members(sets: Ints, recorded: Mask) -> Mask:
     """Which ranks each batch is of, by the number of its process set: 0 is all ranks."""
     found = np.ones_like(recorded)
-    for number in np.unique(sets[sets != 0]):
+    for number in distinct(sets[sets != 0]):
         found[sets == number] = recorded[sets == number].any(axis=0)
     return found
 
 
-def _there(trace: Trace, ids: Ints, ranks: Codes) -> Mask:
+def _there(trace: Trace, ids: Ints, ranks: Ints) -> Mask:
     """Which ranks an elastic job had when each batch ran; all of a job with fixed ranks."""
     found = np.ones((len(ids), len(ranks)), dtype=np.bool_)
     # Batches of step schedules have numbers of their own, counted on in the same way; those of groups do not say when.
@@ -212,14 +215,14 @@ def _latest(shape: tuple[int, int], row: Ints, column: Ints, values: Ints) -> In
     return found.reshape(shape)
 
 
-def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]], *moments: str) -> list[Ints]:
+def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Ints, tuple[int, int]], *moments: str) -> list[Ints]:
     """Latest of these moments of a stage per batch and rank."""
     row, column, chosen = _places(spans, stage, about)
     return [_latest(about[2], row, column, getattr(spans, moment)[chosen]) for moment in moments]
 
 
 def _awaited_peers(
-    spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin: Ints, members: Mask
+    spans: SpanTable, about: tuple[Ints, Ints, tuple[int, int]], begin: Ints, members: Mask
 ) -> tuple[Codes, Ints]:
     """The rank that all others of a batch waited for before it began; ranks that waited within it had begun."""
     _, ranks, shape = about
@@ -240,7 +243,7 @@ def _awaited_peers(
     return np.where(agreed, whom, -1).astype(np.int32), np.where(agreed, length.min(axis=1, initial=2**62), 0)
 
 
-def _places(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]]) -> tuple[Ints, Ints, Ints]:
+def _places(spans: SpanTable, stage: Stage, about: tuple[Ints, Ints, tuple[int, int]]) -> tuple[Ints, Ints, Ints]:
     """Row and column in the table of batches of a stage's spans that have one, and which spans these are."""
     ids, ranks, _ = about
     chosen = np.flatnonzero(spans.in_stage(stage) & (spans.batch > 0))
@@ -271,6 +274,7 @@ class RankSteps:
     """Waits are known: they were recorded, or the trace says where steps began and ended."""
 
 
+@once_a_trace
 def rank_steps(trace: Trace, rank: int) -> RankSteps | None:
     """Return a rank's steps and waits; None when it recorded nothing.
 

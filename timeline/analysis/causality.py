@@ -15,6 +15,7 @@ import numpy as np
 
 from ringtune.timeline.analysis.batches import MISSING, batch_table
 from ringtune.timeline.analysis.staged import device_clock_errors
+from ringtune.timeline.distinct import distinct
 from ringtune.timeline.spans import Ints, Mask, Trace
 
 _JOINING = ("RING_ALLREDUCE", "RING_REDUCESCATTER", "RING_BARRIER")
@@ -63,5 +64,5 @@ def _needs_all(trace: Trace, ids: Ints) -> Mask:
     for name in _JOINING:
         joining |= spans.name_mask(name)
     moves = (spans.bytes > 0) | spans.name_mask("RING_BARRIER")
-    found: Mask = np.isin(ids, np.unique(spans.batch[joining & moves]))
+    found: Mask = np.isin(ids, distinct(spans.batch[joining & moves]))
     return found

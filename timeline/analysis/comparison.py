@@ -20,6 +20,7 @@ from ringtune.timeline.analysis.pauses import computing
 from ringtune.timeline.analysis.significance import Floats, bootstrap_difference, holm, mann_whitney, thinned
 from ringtune.timeline.analysis.steps import LONGER, step_lengths
 from ringtune.timeline.analysis.verdicts import DATA_LOADING
+from ringtune.timeline.distinct import distinct, distinct_numbers, numbered_rows
 from ringtune.timeline.frames import Column, Tabular
 from ringtune.timeline.spans import Ints, SpanTable, Trace
 from ringtune.timeline.units import tensor_text
@@ -159,7 +160,7 @@ def _samples(trace: Trace, buckets: Mapping[int, str]) -> Samples:
     for rank in trace.ranks:
         _rank_samples(trace, rank, found)
     inside = spans.take(np.isin(spans.step, steps))
-    ranks = max(1, len(np.unique(inside.rank)))
+    ranks = max(1, len(distinct(inside.rank)))
     compared = (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COMMUNICATE, Stage.COPY_OUT)
     for stage in (*compared, *sorted(DEVICE_STAGES)):
         chosen = inside.of_stage(stage)
@@ -181,11 +182,11 @@ def range_samples(spans: SpanTable, steps: Ints) -> Iterator[tuple[str, int, Flo
     ranges = spans.in_stage(Stage.RANGE) & (spans.duration_ns > 0)
     named = ranges | (spans.in_stage(Stage.OTHER) & np.isin(spans.name, loading))
     chosen = spans.take(named & np.isin(spans.step, steps))
-    keys, column = np.unique(np.stack((chosen.name, chosen.rank)), axis=1, return_inverse=True)
-    total = np.bincount(column.ravel(), weights=chosen.duration_ns, minlength=keys.shape[1])
+    first, column = numbered_rows(chosen.name, chosen.rank)
+    total = np.bincount(column, weights=chosen.duration_ns, minlength=len(first))
     for at in np.argsort(-total, kind="stable")[:MOST_RANGES].tolist():
-        name, rank = keys[:, at].tolist()
-        mine = chosen.take(column.ravel() == at)
+        name, rank = int(chosen.name[first[at]]), int(chosen.rank[first[at]])
+        mine = chosen.take(column == at)
         yield chosen.names[name], rank, _sums(mine, steps, np.zeros(len(mine), dtype=np.int64), 1)[:, 0]
 
 
@@ -202,7 +203,7 @@ def _tensor_samples(spans: SpanTable, steps: Ints, ranks: int, buckets: Mapping[
     found: dict[tuple[str, str], Floats] = {}
     for stage in TENSOR_STAGES:
         chosen = spans.take(spans.in_stage(stage) & (spans.tensor > 0))
-        codes, column = np.unique(chosen.tensor, return_inverse=True)
+        codes, column = distinct_numbers(chosen.tensor)
         if not len(codes) or len(codes) * len(steps) > LARGEST_CELLS:
             continue
         sums = _sums(chosen, steps, column, len(codes)) / ranks

@@ -20,15 +20,16 @@ the caller went on; ``unknown`` = a wait that no recorded batch explains.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ringtune.errors import RingtuneError
-from ringtune.timeline.analysis.batches import MISSING, BatchTable, RankSteps, batch_table, rank_steps
+from ringtune.timeline.analysis.batches import MISSING, BatchTable, batch_table, rank_steps
 from ringtune.timeline.analysis.buckets import bucket_names
 from ringtune.timeline.analysis.intervals import intersection, union
+from ringtune.timeline.analysis.path_lookups import Cells, RankIndex
 from ringtune.timeline.analysis.staged import StagedTensors
 from ringtune.timeline.spans import Ints, Trace
 from ringtune.timeline.units import tensor_text
@@ -36,8 +37,7 @@ from ringtune.timeline.units import tensor_text
 CAUSES = ("compute", "late", "control", "queue", "copy_in", "transfer", "copy_out", "wake", "unknown")
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(NamedTuple):
     """A piece of the path: between these moments, this cause on this rank set the job's length."""
 
     cause: str
@@ -90,50 +90,22 @@ class CriticalPath:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, stretches included."""
-        return asdict(self)
-
-
-class _RankIndex:
-    """What the walk asks about one rank; ``order`` are its batches by the moment they were done."""
-
-    def __init__(self, steps: RankSteps, table: BatchTable, column: int | None) -> None:
-        self.steps = steps
-        done = table.done[:, column] if column is not None else np.empty(0, dtype=np.int64)
-        order = np.argsort(done, kind="stable")
-        self.order: Ints = order[done[order] != MISSING]
-        self.done: Ints = done[self.order]
-        self.column = column
-
-    def wait_before(self, at_ns: int) -> tuple[int, int] | None:
-        """The last wait that began before this moment."""
-        place = int(np.searchsorted(self.steps.waits[:, 0], at_ns)) - 1
-        if place < 0:
-            return None
-        begin, end = self.steps.waits[place]
-        return int(begin), int(end)
-
-    def step_at(self, at_ns: int) -> tuple[int, int]:
-        """(number, begin) of the step in which the moment just before this one lies."""
-        place = max(0, int(np.searchsorted(self.steps.begin, at_ns)) - 1)
-        return int(self.steps.number[place]), int(self.steps.begin[place])
-
-    def batch_done(self, at_ns: int) -> int | None:
-        """Row of the last batch that was done by this moment."""
-        place = int(np.searchsorted(self.done, at_ns, side="right")) - 1
-        return int(self.order[place]) if place >= 0 else None
+        found = asdict(replace(self, stretches=(), steps=()))
+        found["stretches"] = [stretch._asdict() for stretch in self.stretches]
+        return {**found, "steps": [dict(vars(step)) for step in self.steps]}
 
 
 class _Walk:
     """Walks backwards; ``found`` holds the stretches, last first."""
 
     def __init__(self, trace: Trace, table: BatchTable) -> None:
-        self.table = table
+        self.table, self.cells = table, Cells(table)
         columns = {rank: column for column, rank in enumerate(table.ranks)}
-        self.ranks: dict[int, _RankIndex] = {}
+        self.ranks: dict[int, RankIndex] = {}
         for rank in trace.ranks:
             steps = rank_steps(trace, rank)
             if steps is not None:
-                self.ranks[rank] = _RankIndex(steps, table, columns.get(rank))
+                self.ranks[rank] = RankIndex(steps, table, columns.get(rank))
         if not self.ranks:
             raise RingtuneError("no spans: nothing to follow; record a timeline with `ringtune run --timeline`")
         if not any(index.steps.knows_waiting for index in self.ranks.values()):
@@ -165,8 +137,8 @@ class _Walk:
         begin = max(begin, self.start)
         if begin >= self.at:
             return
-        batch = int(self.table.ids[row]) if row is not None else 0
-        label = self.table.labels[int(self.table.label[row])] if row is not None else ""
+        batch = self.cells.ids[row] if row is not None else 0
+        label = self.table.labels[self.cells.label[row]] if row is not None else ""
         step, _ = self.ranks[rank].step_at(self.at)
         self.found.append(Stretch(cause, rank, begin, self.at, step, batch, label))
         self.at = begin
@@ -196,10 +168,10 @@ class _Walk:
         self.late_from = None
         row = self.ranks[rank].batch_done(self.at)
         column = self.ranks[rank].column
-        if row is None or column is None or int(self.table.done[row, column]) <= wait_begin:
+        if row is None or column is None or self.cells.done[row, column] <= wait_begin:
             self._add("unknown", rank, wait_begin)
             return rank
-        self._add("wake", rank, int(self.table.done[row, column]))
+        self._add("wake", rank, self.cells.done[row, column])
         before = self.at
         led_to = self._through(rank, row)
         if self.at < before:
@@ -209,14 +181,13 @@ class _Walk:
 
     def _through(self, rank: int, row: int) -> int:
         """From the moment a batch was done on a rank back to the submit it waited for."""
-        table = self.table
+        cells = self.cells
         while True:
             column = self.ranks[rank].column
             assert column is not None  # a rank with a batch has a column
-            self._add("copy_out", rank, int(table.end[row, column]), row)
-            begins = table.begin[row]
-            self._add("transfer", rank, int(begins.max()), row)
-            rank = table.ranks[int(begins.argmax())]
+            self._add("copy_out", rank, cells.end[row, column], row)
+            self._add("transfer", rank, cells.began[row], row)
+            rank = self.table.ranks[cells.began_last[row]]
             if self._computing(rank, row):
                 return rank
             before = self._queued_behind(rank, row)
@@ -229,17 +200,16 @@ class _Walk:
 
     def _computing(self, rank: int, row: int) -> bool:
         """From GPU to GPU: add packing and the queue there; whether the batch had waited for this rank's GPU."""
-        table, column = self.table, self.ranks[rank].column
-        ready = table.ready[row]
-        if column is None or ready[column] == MISSING:
+        cells, column = self.cells, self.ranks[rank].column
+        if column is None or cells.ready[row, column] == MISSING:
             return False
-        launched = int(table.start[row, column])
-        came_there = max(int(ready[column]), launched)
-        self._add("copy_in", rank, max(int(table.packed[row, column]), came_there), row)
+        ready, launched = cells.ready[row, column], cells.start[row, column]
+        came_there = max(ready, launched)
+        self._add("copy_in", rank, max(cells.packed[row, column], came_there), row)
         self._add("queue", rank, came_there, row)
-        if ready[column] <= launched:
+        if ready <= launched:
             return False
-        came = np.maximum(table.submit[row], ready)
+        came = np.maximum(self.table.submit[row], self.table.ready[row])
         came[column] = MISSING
         others = int(came.max())
         self.late_from = others if others != MISSING else None
@@ -247,7 +217,7 @@ class _Walk:
 
     def _staged(self, rank: int, row: int) -> None:
         """A tensor of a GPU: before the others learned of it, it was copied to the host, and computed before that."""
-        found = self.staged.before(rank, int(self.table.ids[row]), self.at)
+        found = self.staged.before(rank, self.cells.ids[row], self.at)
         if found is None:
             return
         self._add("copy_in", rank, found.copied_ns, row)
@@ -260,49 +230,48 @@ class _Walk:
 
     def _agreed(self, rank: int, row: int) -> tuple[int, int | None]:
         """Add control; return the rank that all waited for and the batch that it came from, None from computing."""
-        table, last, others = self.table, int(self.last[row]), int(self.others[row])
+        cells, ranks, last, others = self.cells, self.table.ranks, int(self.last[row]), int(self.others[row])
         to_blame, before = rank, None
-        if table.scheduled[row]:
+        if cells.scheduled[row]:
             last = self._last_to_come(row)
-            to_blame, before = table.ranks[last], self._came_from(row, last)
-        came = table.done[before, last] if before is not None else table.submit[row, last]
-        self._add("control", to_blame, int(came), row)
+            to_blame, before = ranks[last], self._came_from(row, last)
+        self._add("control", to_blame, cells.submit[row, last] if before is None else cells.done[before, last], row)
         if before is None:
             self.late_from = others if others != MISSING else None
-        return table.ranks[last], before
+        return ranks[last], before
 
     def _last_to_come(self, row: int) -> int:
         """Column of the rank that came last to a batch of a step schedule."""
-        table = self.table
-        if table.awaited_peer[row] >= 0:
-            return int(table.awaited_peer[row])
+        cells = self.cells
+        if cells.awaited_peer[row] >= 0:
+            return int(cells.awaited_peer[row])
         came = []
-        for column in range(len(table.ranks)):
+        for column in range(len(self.table.ranks)):
             before = self._came_from(row, column)
-            came.append(int(table.submit[row, column] if before is None else table.done[before, column]))
+            came.append(cells.submit[row, column] if before is None else cells.done[before, column])
         return came.index(max(came))
 
     def _came_from(self, row: int, column: int) -> int | None:
         """The batch that a rank was still busy with when it submitted this one's last tensor."""
-        return self._busy_with(row, column, int(self.table.submit[row, column]))
+        return self._busy_with(row, column, self.cells.submit[row, column])
 
     def _busy_with(self, row: int, column: int, at_ns: int) -> int | None:
         """The last batch that a rank was through with before it began this one, if it was not at this moment."""
-        table, index = self.table, self.ranks.get(self.table.ranks[column])
-        if index is None or table.begin[row, column] == MISSING:
+        cells, index = self.cells, self.ranks.get(self.table.ranks[column])
+        if index is None or cells.begin[row, column] == MISSING:
             return None
-        before = index.batch_done(int(table.begin[row, column]))
-        busy = before is not None and before != row and table.done[before, column] > at_ns
+        before = index.batch_done(cells.begin[row, column])
+        busy = before is not None and before != row and cells.done[before, column] > at_ns
         return before if busy else None
 
     def _queued_behind(self, rank: int, row: int) -> int | None:
         """Add copying in and queueing; return the batch that was in the way, None when none was."""
-        table, column = self.table, self.ranks[rank].column
+        cells, column = self.cells, self.ranks[rank].column
         assert column is not None  # a rank with a batch has a column
-        agreed = int(table.agreed[row, column])
+        agreed = cells.agreed[row, column]
         before = self._busy_with(row, column, agreed)
-        ready = int(table.done[before, column]) if before is not None else agreed
-        self._add("copy_in", rank, max(ready, int(table.start[row, column])), row)
+        ready = cells.done[before, column] if before is not None else agreed
+        self._add("copy_in", rank, max(ready, cells.start[row, column]), row)
         self._add("queue", rank, ready, row)
         return before
 
@@ -338,48 +307,66 @@ def critical_path(trace: Trace) -> CriticalPath:
     walk.run()
     stretches = tuple(reversed(walk.found))
     length = sum(stretch.duration_ns for stretch in stretches)
+    by_step = _sums_by_step(stretches)
+    contributions = _contributions(list(by_step.values()), length)
     return CriticalPath(
         length_ns=length,
         stretches=stretches,
-        causes={cause: total for cause in CAUSES if (total := _total(stretches, cause))},
-        contributions=_contributions(stretches, length),
-        steps=tuple(_steps(stretches)),
+        causes=_causes(contributions),
+        contributions=contributions,
+        steps=tuple(_steps(by_step)),
         batches=_batches(stretches, bucket_names(trace)),
     )
 
 
-def _total(stretches: Sequence[Stretch], cause: str) -> int:
-    return sum(stretch.duration_ns for stretch in stretches if stretch.cause == cause)
+def _causes(contributions: Sequence[Contribution]) -> dict[str, int]:
+    """The sum of each cause that has any, in the order of `CAUSES`."""
+    sums = dict.fromkeys(CAUSES, 0)
+    for one in contributions:
+        sums[one.cause] += one.total_ns
+    return {cause: total for cause, total in sums.items() if total}
 
 
-def _contributions(stretches: Sequence[Stretch], length: int) -> tuple[Contribution, ...]:
-    totals: dict[tuple[str, int], int] = {}
-    steps: dict[tuple[str, int], set[int]] = {}
-    for stretch in stretches:
-        key = (stretch.cause, stretch.rank)
-        totals[key] = totals.get(key, 0) + stretch.duration_ns
-        steps.setdefault(key, set()).add(stretch.step)
+_Sums = dict[tuple[str, int], int]
+"""Nanoseconds of every cause on every rank."""
+
+
+def _sums_by_step(stretches: Sequence[Stretch]) -> dict[int, _Sums]:
+    found: dict[int, _Sums] = {}
+    for cause, rank, begin, end, step, _, _ in stretches:
+        sums = found.setdefault(step, {})
+        sums[cause, rank] = sums.get((cause, rank), 0) + end - begin
+    return found
+
+
+def _contributions(steps: Sequence[_Sums], length: int) -> tuple[Contribution, ...]:
+    totals: _Sums = {}
+    touched: dict[tuple[str, int], int] = {}
+    for sums in steps:
+        for key, total in sums.items():
+            totals[key] = totals.get(key, 0) + total
+            touched[key] = touched.get(key, 0) + 1
     ordered = sorted(totals, key=lambda key: (-totals[key], key))
     return tuple(
-        Contribution(cause, rank, totals[cause, rank], totals[cause, rank] / length, len(steps[cause, rank]))
+        Contribution(cause, rank, totals[cause, rank], totals[cause, rank] / length, touched[cause, rank])
         for cause, rank in ordered
     )
 
 
-def _steps(stretches: Sequence[Stretch]) -> Iterator[StepPath]:
-    by_step: dict[int, list[Stretch]] = {}
-    for stretch in stretches:
-        by_step.setdefault(stretch.step, []).append(stretch)
-    for step, members in sorted(by_step.items()):
-        main = _contributions(members, 1)[0]
-        causes = {cause: total for cause in CAUSES if (total := _total(members, cause))}
-        yield StepPath(step, sum(causes.values()), causes, main.cause, main.rank)
+def _steps(by_step: Mapping[int, _Sums]) -> Iterator[StepPath]:
+    for step, sums in sorted(by_step.items()):
+        contributions = _contributions([sums], 1)
+        causes = _causes(contributions)
+        yield StepPath(step, sum(causes.values()), causes, contributions[0].cause, contributions[0].rank)
 
 
 def _batches(stretches: Sequence[Stretch], buckets: Mapping[int, str]) -> tuple[tuple[str, int], ...]:
-    moved: dict[str, int] = {}
+    of_label: dict[str, int] = {}
     for stretch in stretches:
         if stretch.cause == "transfer":
-            text = tensor_text(stretch.label, buckets)
-            moved[text] = moved.get(text, 0) + stretch.duration_ns
+            of_label[stretch.label] = of_label.get(stretch.label, 0) + stretch.duration_ns
+    moved: dict[str, int] = {}
+    for label, total in of_label.items():
+        text = tensor_text(label, buckets)
+        moved[text] = moved.get(text, 0) + total
     return tuple(sorted(moved.items(), key=lambda item: (-item[1], item[0])))

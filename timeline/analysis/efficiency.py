@@ -17,8 +17,6 @@ analysis" (2017), the POP project's model for message passing.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -28,7 +26,7 @@ import numpy as np
 from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.batches import MISSING, BatchTable, RankSteps, batch_table, rank_steps
 from ringtune.timeline.analysis.intervals import intersection, length, union
-from ringtune.timeline.spans import Trace
+from ringtune.timeline.spans import Ints, Trace
 
 
 @dataclass(frozen=True)
@@ -122,35 +120,43 @@ def _replayed(ranks: list[RankSteps], table: BatchTable) -> int:
 
     Events run in the order in which they were recorded; ``saved[r]`` is how much earlier rank r is by then.
     """
-    columns = {rank: column for column, rank in enumerate(table.ranks)}
     complete = np.full(len(table.ids), MISSING, dtype=np.int64).tolist()
-    saved = {steps.rank: 0 for steps in ranks}
-    for at, kind, rank, about in heapq.merge(*(_events(steps, table, columns.get(steps.rank)) for steps in ranks)):
+    saved = dict.fromkeys((steps.rank for steps in ranks), 0)
+    events, rows = np.empty((6, 0), dtype=np.int64), np.empty(0, dtype=np.int64)
+    for steps in ranks:
+        if steps.rank in table.ranks:
+            found, of = _events(steps, table, table.ranks.index(steps.rank))
+            found[4] += len(rows)
+            events, rows = np.concatenate((events, found), axis=1), np.append(rows, of)
+    batches = rows.tolist()
+    for at, kind, rank, begin, first, count in events[:, np.lexsort(events[2::-1])].T.tolist():
         if kind == _SUBMIT:
-            complete[about[0]] = max(complete[about[0]], at - saved[rank])
-            continue
-        begin, *rows = about
-        if rows:
-            released = max(begin - saved[rank], max(complete[row] for row in rows))
+            complete[batches[first]] = max(complete[batches[first]], at - saved[rank])
+        else:
+            released = max(begin - saved[rank], *(complete[row] for row in batches[first : first + count]))
             saved[rank] = max(0, at - released)
     return max(int(steps.end.max()) - saved[steps.rank] for steps in ranks)
 
 
-def _events(steps: RankSteps, table: BatchTable, column: int | None) -> Iterator[tuple[int, int, int, tuple[int, ...]]]:
-    """A rank's submits and releases in the order of time. A release names when its wait began and its batches."""
-    found: list[tuple[int, int, int, tuple[int, ...]]] = []
-    if column is None:
-        return iter(found)
+def _events(steps: RankSteps, table: BatchTable, column: int) -> tuple[Ints, Ints]:
+    """A rank's submits and releases, and rows of batches.
+
+    Each is a column: when, what, the rank, when the released wait began, and the place of the first of its batches
+    among the rows and their number. Waits that found everything done leave nothing.
+    """
     submit, done = table.submit[:, column], table.done[:, column]
     rows = np.flatnonzero(submit != MISSING)
-    found += [(at, _SUBMIT, steps.rank, (row,)) for at, row in zip(submit[rows].tolist(), rows.tolist(), strict=True)]
     order = rows[np.argsort(done[rows], kind="stable")]
-    # Waits that found everything done leave nothing: at the end of a step, what it submitted is done in any case.
+    # At the end of a step, what it submitted is done in any case.
     moments = np.unique(np.concatenate((steps.syncs, steps.end)))
-    bounds = np.concatenate(([0], np.searchsorted(done[order], moments, side="right"))).tolist()
-    begins = dict(zip(steps.waits[:, 1].tolist(), steps.waits[:, 0].tolist(), strict=True))
-    for number, at in enumerate(moments.tolist()):
-        members = order[bounds[number] : bounds[number + 1]].tolist()
-        found.append((at, _RELEASE, steps.rank, (begins.get(at, at), *members)))
-    found.sort()
-    return iter(found)
+    bounds = np.concatenate(([0], np.searchsorted(done[order], moments, side="right")))
+    some = np.flatnonzero(np.diff(bounds))
+    at = moments[some]
+    wait = steps.waits[np.minimum(np.searchsorted(steps.waits[:, 1], at), len(steps.waits) - 1)]
+    begin = np.where(wait[:, 1] == at, wait[:, 0], at) if len(wait) else at
+    submits = np.zeros((6, len(rows)), dtype=np.int64)
+    submits[0], submits[1], submits[2], submits[4] = submit[rows], _SUBMIT, steps.rank, np.arange(len(rows))
+    releases = np.empty((6, len(some)), dtype=np.int64)
+    releases[0], releases[1], releases[2], releases[3] = at, _RELEASE, steps.rank, begin
+    releases[4], releases[5] = len(rows) + bounds[some], np.diff(bounds)[some]
+    return np.concatenate((submits, releases), axis=1), np.append(rows, order)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtune.timeline.distinct import distinct
 from ringtune.timeline.spans import SpanTable, Trace
 from ringtune.timeline.vocabulary import KNOBS, RING_PREFIX, Stage
 
@@ -35,7 +36,7 @@ def fusion(trace: Trace) -> Fusion | None:
         return None
     rank = int(batches.rank.min())
     batches = batches.of_rank(rank)
-    steps = len(np.unique(batches.step[batches.step >= 0]))
+    steps = len(distinct(batches.step[batches.step >= 0]))
     size = int(batches.bytes.sum())
     return Fusion(
         rank=rank,

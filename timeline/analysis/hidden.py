@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from ringtune.timeline.analysis.batches import MISSING, BatchTable
+from ringtune.timeline.distinct import numbered_rows
 from ringtune.timeline.spans import Ints, Mask, Trace
 from ringtune.timeline.vocabulary import Stage
 
@@ -32,7 +33,8 @@ def gained(trace: Trace, table: BatchTable, last: Ints, lateness: Ints, group: I
     """
     if not len(table.ids):
         return lateness
-    steps, first, at = np.unique(table.step, return_index=True, return_inverse=True)
+    first, at = numbered_rows(table.step)
+    steps = table.step[first]
     group = np.arange(len(table.ranks)) if group is None else group
     members, waited = table.members[first], _first_waits(trace, table, steps)
     known = _known(table, at, members, waited) & (steps >= 0)

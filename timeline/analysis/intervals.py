@@ -55,6 +55,15 @@ def length(intervals: Ints) -> int:
     return int((intervals[:, 1] - intervals[:, 0]).sum())
 
 
+def length_before(intervals: Ints, moments: Ints) -> Ints:
+    """Return how much time of a set lies before each of these moments."""
+    ended = np.searchsorted(intervals[:, 1], moments, side="right")
+    total = np.concatenate(([0], np.cumsum(intervals[:, 1] - intervals[:, 0])))
+    begun = np.append(intervals[:, 0], np.iinfo(np.int64).max)
+    found: Ints = total[ended] + np.maximum(0, moments - begun[ended])
+    return found
+
+
 def intersection(first: Ints, second: Ints) -> Ints:
     """Return the time in both sets."""
     return _combine(first, second, wanted=2)

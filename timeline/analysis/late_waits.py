@@ -15,7 +15,8 @@ import numpy as np
 from ringtune.timeline.analysis.arrivals import clock_errors
 from ringtune.timeline.analysis.batches import MISSING, BatchTable, batch_table, errors_between, numbered
 from ringtune.timeline.analysis.intervals import union
-from ringtune.timeline.spans import Ints, Mask, SpanTable, Trace
+from ringtune.timeline.distinct import distinct, distinct_numbers
+from ringtune.timeline.spans import Ints, Mask, SpanTable, Trace, once_a_trace
 from ringtune.timeline.vocabulary import Stage
 
 _NEVER: Ints = np.empty((0, 2), dtype=np.int64)
@@ -38,6 +39,7 @@ class LateWaits:
         return self.waits.get(rank, _NEVER)
 
 
+@once_a_trace
 def late_waits(trace: Trace) -> LateWaits:
     """Find them; batches that one of their ranks did not record tell nothing."""
     table = batch_table(trace)
@@ -53,7 +55,7 @@ def late_waits(trace: Trace) -> LateWaits:
             found[rank] = [np.stack((table.submit[chosen, column], until[chosen]), axis=1)]
         runs = _from_the_last(runs, table, np.where(late.any(axis=1), last, MISSING))
     awaited = _awaited(spans, runs)
-    for rank in np.unique(awaited.rank).tolist():
+    for rank in distinct(awaited.rank).tolist():
         mine = awaited.of_rank(rank)
         found.setdefault(rank, []).append(np.stack((mine.begin_ns, mine.end_ns), axis=1))
     joined = {rank: np.concatenate(times) for rank, times in found.items()}
@@ -83,9 +85,9 @@ def _awaited(spans: SpanTable, runs: SpanTable) -> SpanTable:
     waits = waits.take((waits.fact("peer") >= 0) & (waits.batch > 0))
     if not len(waits) or not len(runs):
         return waits.take(slice(0))
-    batches, number = np.unique(np.concatenate((runs.batch, waits.batch)), return_inverse=True)
+    batches, number = distinct_numbers(np.concatenate((runs.batch, waits.batch)))
     rank = np.concatenate((runs.rank, waits.rank)).astype(np.int64)
-    key = rank * len(batches) + number.reshape(-1)
+    key = rank * len(batches) + number
     own, order = key[len(runs) :], np.argsort(key[: len(runs)], kind="stable")
     place = np.minimum(np.searchsorted(key[order], own), len(order) - 1)
     return waits.take((key[order][place] == own) & (waits.end_ns <= runs.begin_ns[order][place]))

@@ -36,6 +36,7 @@ from ringtune.timeline.analysis.arrivals import (
 )
 from ringtune.timeline.analysis.batches import MISSING, BatchTable, errors_between, moments_released
 from ringtune.timeline.analysis.hidden import gained
+from ringtune.timeline.distinct import distinct
 from ringtune.timeline.spans import Ints, Mask, Trace
 from ringtune.timeline.vocabulary import Stage
 
@@ -120,7 +121,7 @@ def of_batches(trace: Trace, table: BatchTable, incomplete: int) -> Evidence:
         tensors=last_ones(tensor_submits(negotiate), clocks),
         names=negotiate.tensors,
         length_ns=int(table.done.max() - table.submit[table.members].min()),
-        steps=len(np.unique(table.step)),
+        steps=len(distinct(table.step)),
         batches=len(table.ids),
         incomplete=incomplete,
     )
@@ -139,7 +140,7 @@ def of_ticks(trace: Trace) -> Evidence:
             "give the run folder or the parts of all ranks (Horovod's timeline has arrivals only of "
             "tensors that its coordinator asks for: record with HOROVOD_CACHE_CAPACITY=0)"
         )
-    ranks = np.unique(submits.rank)
+    ranks = distinct(submits.rank)
     step = last.group // len(ticks.names)
     column = np.where(last.rank >= 0, np.searchsorted(ranks, last.rank), -1)
     spans = trace.spans
@@ -153,9 +154,9 @@ def of_ticks(trace: Trace) -> Evidence:
         tensors=last,
         names=ticks.names,
         length_ns=int(max(submits.at_ns.max(), spans.end_ns.max(initial=0)) - submits.at_ns.min()),
-        steps=len(np.unique(step)),
+        steps=len(distinct(step)),
         batches=len(last.rank),
-        incomplete=len(np.unique(submits.group)) - len(last.rank),
+        incomplete=len(distinct(submits.group)) - len(last.rank),
     )
 
 

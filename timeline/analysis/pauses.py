@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtune.timeline.analysis.batches import RankSteps, rank_steps
-from ringtune.timeline.analysis.intervals import intersection, length
+from ringtune.timeline.analysis.intervals import length_before
 from ringtune.timeline.analysis.significance import Floats
 from ringtune.timeline.analysis.steps import LONGER
 from ringtune.timeline.spans import Ints, Trace
@@ -44,10 +44,5 @@ def pauses(trace: Trace) -> Pauses:
 
 def computing(about: RankSteps) -> Floats:
     """Return what a rank computed in each of its steps, in ns."""
-    low, high = np.searchsorted(about.waits[:, 1], about.begin), np.searchsorted(about.waits[:, 0], about.end)
-    rows = zip(about.begin.tolist(), about.end.tolist(), low.tolist(), high.tolist(), strict=True)
-    waited = [
-        length(intersection(np.array([[begin, end]], dtype=np.int64), about.waits[first:last]))
-        for begin, end, first, last in rows
-    ]
-    return (about.end - about.begin).astype(np.float64) - np.array(waited, dtype=np.float64)
+    waited = length_before(about.waits, about.end) - length_before(about.waits, about.begin)
+    return (about.end - about.begin - waited).astype(np.float64)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtune.timeline.distinct import distinct, numbered_rows
 from ringtune.timeline.spans import Ints, SpanTable
 from ringtune.timeline.vocabulary import Stage
 
@@ -52,7 +53,7 @@ def negotiations(spans: SpanTable) -> tuple[Negotiation, ...]:
     control = rows.duration_ns - waiting
     return tuple(
         Negotiation(int(rank), int(waiting[rows.rank == rank].sum()), int(control[rows.rank == rank].sum()))
-        for rank in np.unique(rows.rank)
+        for rank in distinct(rows.rank)
     )
 
 
@@ -67,11 +68,10 @@ def _negotiated(spans: SpanTable) -> tuple[SpanTable, Ints, Ints]:
     """Negotiated tensors that every rank recorded; the rank that submitted each last; how long each waited for it."""
     rows = spans.of_stage(Stage.NEGOTIATE)
     rows = rows.take((rows.batch > 0) & (rows.fact("step_schedule", 0) != 1))
-    ranks = len(np.unique(rows.rank))
+    ranks = len(distinct(rows.rank))
     if ranks < 2:
         return rows.take(slice(0)), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    _, key = np.unique(np.stack((rows.batch, rows.tensor.astype(np.int64))), axis=1, return_inverse=True)
-    key = key.reshape(-1)
+    _, key = numbered_rows(rows.batch, rows.tensor)
     everyone = np.bincount(key) == ranks
     rows, key = rows.take(everyone[key]), key[everyone[key]]
     order = np.argsort(rows.begin_ns, kind="stable")
@@ -82,9 +82,9 @@ def _negotiated(spans: SpanTable) -> tuple[SpanTable, Ints, Ints]:
 
 
 def _by_pair(rank: Ints, peer: Ints, length: Ints) -> tuple[PeerWait, ...]:
-    pairs, place = np.unique(np.stack((rank, peer)), axis=1, return_inverse=True)
+    pairs, place = numbered_rows(rank, peer)
     return tuple(
         PeerWait(int(who), int(late), int(chosen.sum()), int(length[chosen].sum()), int(length[chosen].max()))
-        for number, (who, late) in enumerate(pairs.T)
-        for chosen in [place.reshape(-1) == number]
+        for number, (who, late) in enumerate(zip(rank[pairs], peer[pairs], strict=True))
+        for chosen in [place == number]
     )

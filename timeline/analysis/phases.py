@@ -17,6 +17,7 @@ import numpy as np
 from ringtune.timeline.analysis.intervals import difference, intersection, length, union, unions, zones
 from ringtune.timeline.analysis.late_waits import LateWaits
 from ringtune.timeline.analysis.staged import waiting
+from ringtune.timeline.distinct import distinct_numbers
 from ringtune.timeline.spans import Ints, SpanTable
 from ringtune.timeline.vocabulary import Stage
 
@@ -65,7 +66,7 @@ def stage_times(spans: SpanTable) -> Mapping[str, StageTime]:
 
 def stage_times_of_ranks(spans: SpanTable) -> dict[int, dict[str, StageTime]]:
     """Return the times of every stage that occurs, by label, of every rank that has any."""
-    keys, group = np.unique(spans.rank.astype(np.int64) * _STAGES + spans.stage, return_inverse=True)
+    keys, group = distinct_numbers(spans.rank.astype(np.int64) * _STAGES + spans.stage)
     intervals, of = unions(group, spans.begin_ns, spans.end_ns)
     sums = np.zeros((2, len(keys)), dtype=np.int64)
     np.add.at(sums[0], group, spans.duration_ns)
@@ -90,7 +91,7 @@ def exposure(spans: SpanTable, waits: Ints | None, late: Ints) -> Exposure:
 
 def exposures(spans: SpanTable, late: LateWaits) -> dict[int, Exposure]:
     """Return `exposure` of every rank by the waits that it recorded, and when each waited for a late rank."""
-    ranks, zone = np.unique(spans.rank, return_inverse=True)
+    ranks, zone = distinct_numbers(spans.rank)
     if not len(ranks):
         return {}
     low, width = zones(spans.begin_ns, spans.end_ns, len(ranks))

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ringtune.timeline.spans import Ints
 
 Floats = NDArray[np.float64]
 
@@ -48,27 +51,43 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def permutation_test(lateness: Floats, seed: int = 0, permutations: int = PERMUTATIONS) -> float:
-    """Test whether lateness sticks to a rank: rows are independent rounds (steps), columns ranks.
+def permutation_test(
+    last: Ints, lateness: Floats, ranks: int, seed: int = 0, permutations: int = PERMUTATIONS
+) -> float:
+    """Test whether lateness sticks to a rank.
 
-    The statistic is the largest column sum; under the null hypothesis the ranks of a round are exchangeable. Returns
-    the share of permutations at least as extreme, the observed one included.
+    The statistic is the largest sum of a rank's lateness; under the null hypothesis the ranks of a round are
+    exchangeable: any of them may have been the last one.
+
+    Args:
+        last: The last rank (from 0) of every round (step); rounds are independent.
+        lateness: By how much it was late.
+        ranks: How many ranks there are.
+        seed: Of the permutations.
+        permutations: How many are drawn.
+
+    Returns:
+        The share of permutations at least as extreme, the observed one included.
     """
-    rounds = thinned(lateness)
-    observed = float(rounds.sum(axis=0).max())
+    last, lateness = thinned(last), thinned(lateness)
+    observed = float(np.bincount(last, weights=lateness).max())
     random = np.random.default_rng(seed)
     hits = 0
     for _ in range(permutations):
-        hits += float(random.permuted(rounds, axis=1).sum(axis=0).max()) >= observed * (1 - 1e-12)
+        other = random.integers(ranks, size=len(lateness))
+        hits += float(np.bincount(other, weights=lateness).max()) >= observed * (1 - 1e-12)
     return (hits + 1) / (permutations + 1)
 
 
-def thinned(values: Floats, largest: int = LARGEST_SAMPLE) -> Floats:
+Values = TypeVar("Values", bound=NDArray[Any])
+
+
+def thinned(values: Values, largest: int = LARGEST_SAMPLE) -> Values:
     """Return at most so many rows, evenly spread."""
     if len(values) <= largest:
         return values
-    found: Floats = values[np.linspace(0, len(values) - 1, largest).astype(np.int64)]
-    return found
+    found: Any = values[np.linspace(0, len(values) - 1, largest).astype(np.int64)]
+    return cast(Values, found)
 
 
 def mann_whitney(first: Floats, second: Floats) -> float:

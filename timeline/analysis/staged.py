@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtune.timeline.distinct import distinct
 from ringtune.timeline.spans import Ints, SpanTable, Trace
 from ringtune.timeline.vocabulary import DEVICE_CLOCK, Stage
 
@@ -72,7 +73,7 @@ def waiting(spans: SpanTable) -> SpanTable:
     queued = spans.tensor[spans.in_stage(Stage.DEVICE_QUEUE) & (spans.batch > 0)]
     if not len(queued):
         return spans.of_stage(Stage.WAIT)
-    directly = np.isin(spans.tensor, np.unique(queued))
+    directly = np.isin(spans.tensor, distinct(queued))
     stage = np.where(directly, np.uint8(Stage.DEVICE_WAIT), np.uint8(Stage.WAIT))
     return spans.take(spans.stage == stage)
 

@@ -14,6 +14,7 @@ import numpy as np
 from ringtune.timeline.analysis.batches import rank_steps
 from ringtune.timeline.analysis.buckets import bucket_names
 from ringtune.timeline.analysis.intervals import intersection, length, union
+from ringtune.timeline.distinct import distinct_numbers
 from ringtune.timeline.spans import Ints, SpanTable, Trace
 from ringtune.timeline.units import time_text
 from ringtune.timeline.vocabulary import Stage
@@ -112,7 +113,7 @@ def select_steps(trace: Trace, first: int | None, end: int | None) -> Trace:
 def step_lengths(spans: SpanTable) -> tuple[Ints, Ints]:
     """Return (step, length in ns): each step is as long as the slowest of its ranks."""
     whole = spans.take(spans.in_stage(Stage.STEP) & (spans.step >= 0))
-    steps, place = np.unique(whole.step, return_inverse=True)
+    steps, place = distinct_numbers(whole.step)
     longest = np.zeros(len(steps), dtype=np.int64)
     np.maximum.at(longest, place, whole.duration_ns)
     return steps, longest

@@ -194,9 +194,7 @@ def _permutation_p(late: Late, ranks: int) -> float:
     decided = (late.column >= 0) & np.isclose(late.probability * ranks, 1)  # in a group not all ranks are exchangeable
     if not decided.any():
         return 1.0
-    rounds = np.zeros((int(decided.sum()), ranks))
-    rounds[np.arange(len(rounds)), late.column[decided]] = late.lateness[decided]
-    return permutation_test(rounds)
+    return permutation_test(late.column[decided], late.lateness[decided].astype(np.float64), ranks)
 
 
 def _rank(

@@ -18,6 +18,7 @@ from ringtune.timeline.analysis.peer_wait import Negotiation, PeerWait, negotiat
 from ringtune.timeline.analysis.phases import Exposure, StageTime, exposure, stage_times
 from ringtune.timeline.analysis.staged import device_clock_errors
 from ringtune.timeline.analysis.steps import select_steps, step_lengths
+from ringtune.timeline.distinct import distinct
 from ringtune.timeline.spans import Ints, SpanTable, Trace
 from ringtune.timeline.units import ranks_text, several, share_text, time_text
 from ringtune.timeline.vocabulary import ERROR, KNOBS, STALL, Stage
@@ -166,7 +167,7 @@ def summarize(
         trace = select_steps(trace, *steps)
     late = late_waits(trace)
     spans, kinds = trace.spans, traffic(late.moving, trace.size)
-    present = {part.rank for part in trace.parts} | set(np.unique(spans.rank).tolist())
+    present = {part.rank for part in trace.parts} | set(distinct(spans.rank).tolist())
     errors = [part.error_ns for part in trace.parts]
     known = [error for error in errors if error is not None]
     return Summary(
@@ -271,7 +272,7 @@ def _knobs_versions(trace: Trace) -> tuple[KnobsVersion, ...]:
         version = instant.args.get("knobs_version")
         if isinstance(version, int):
             named.setdefault(version, {key: value for key, value in instant.args.items() if key != "knobs_version"})
-    seen = set(np.unique(batches.knobs_version).tolist()) - {0}  # other tools know no versions
+    seen = set(distinct(batches.knobs_version).tolist()) - {0}  # other tools know no versions
     return tuple(_knobs_version(version, named.get(version, {}), batches) for version in sorted(seen | set(named)))
 
 
@@ -283,5 +284,5 @@ def _knobs_version(version: int, knobs: Mapping[str, Any], batches: SpanTable) -
         knobs=knobs,
         first_step=int(steps.min()) if len(steps) else -1,
         last_step=int(steps.max()) if len(steps) else -1,
-        batches=len(np.unique(inside.batch)),
+        batches=len(distinct(inside.batch)),
     )

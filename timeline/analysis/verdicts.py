@@ -17,6 +17,7 @@ from ringtune.timeline.analysis.pauses import Pauses, pauses
 from ringtune.timeline.analysis.significance import binomial_tail
 from ringtune.timeline.analysis.steps import step_lengths
 from ringtune.timeline.analysis.together import Group
+from ringtune.timeline.distinct import distinct_numbers
 from ringtune.timeline.spans import Ints, Mask, Trace
 from ringtune.timeline.units import ranks_text, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
@@ -187,7 +188,7 @@ def _where(trace: Trace, rank: int, steps: Ints, cost_ns: int, together: Sequenc
     spans = trace.spans
     ranges = spans.in_stage(Stage.RANGE) if spans.in_stage(Stage.RANGE).any() else spans.in_stage(Stage.OTHER)
     chosen = spans.take(ranges & np.isin(spans.step, steps))
-    names, place = np.unique(chosen.name, return_inverse=True)
+    names, place = distinct_numbers(chosen.name)
     ranks = np.array(trace.ranks)
     cell = place * len(ranks) + np.searchsorted(ranks, chosen.rank)
     total = np.bincount(cell, weights=chosen.duration_ns, minlength=len(names) * len(ranks))

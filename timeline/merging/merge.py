@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,13 +74,17 @@ def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:
 
 def read_whole(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:
     """Read files that are joined; the sentences are about those that cannot be read."""
-    traces, problems = [], []
-    for path in paths:
-        try:
-            traces.append(reader.read(path))
-        except TraceIoError as error:
-            problems.append(str(error))
-    return traces, problems
+    # Numpy lets go of the interpreter while it works on whole columns.
+    with ThreadPoolExecutor(max_workers=min(len(paths), os.cpu_count() or 1) or 1) as threads:
+        found = list(threads.map(_read_or_problem, paths))
+    return [one for one in found if isinstance(one, Trace)], [one for one in found if isinstance(one, str)]
+
+
+def _read_or_problem(path: Path) -> Trace | str:
+    try:
+        return reader.read(path)
+    except TraceIoError as error:
+        return str(error)
 
 
 def _read_parts(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:

@@ -11,6 +11,7 @@ import orjson
 from numpy.typing import NDArray
 
 from ringtune.layout import current_keys
+from ringtune.timeline.distinct import distinct_numbers
 from ringtune.timeline.reading import part_layout as words
 from ringtune.timeline.reading.columns import SpanBuilder
 from ringtune.timeline.reading.part_layout import RECORD, Records
@@ -328,9 +329,9 @@ class _FactCodes:
         places = [dense(column) for dense, column in zip(self._dense, columns, strict=True)]
         sizes = [len(dense.values) for dense in self._dense]
         joined = np.ravel_multi_index(tuple(places), tuple(sizes)) if np.prod(sizes) < 2**62 else places[0]
-        distinct, place = _distinct(joined, int(np.prod(sizes)))
-        codes = np.empty(len(distinct), dtype=np.int32)
-        for at, number in enumerate(distinct.tolist()):
+        numbers, place = distinct_numbers(joined)
+        codes = np.empty(len(numbers), dtype=np.int32)
+        for at, number in enumerate(numbers.tolist()):
             found = np.unravel_index(number, tuple(sizes))
             key = tuple(dense.values[int(one)] for dense, one in zip(self._dense, found, strict=True))
             if key not in self._codes:
@@ -346,17 +347,6 @@ class _FactCodes:
 def _sane(moments: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which moments are of this century."""
     return (moments > -_LARGEST_NS) & (moments < _LARGEST_NS)
-
-
-def _distinct(numbers: Ints, size: int) -> tuple[Ints, Ints]:
-    """Distinct numbers below a size, and for each number its place among them."""
-    if size > 1 << 20:
-        found, place = np.unique(numbers, return_inverse=True)
-        return found, place
-    seen = np.zeros(size, dtype=np.bool_)
-    seen[numbers] = True
-    places = np.cumsum(seen) - 1
-    return np.flatnonzero(seen), places[numbers]
 
 
 def _words(records: Records, place: int, length: int) -> bytes:
