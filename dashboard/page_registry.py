@@ -47,7 +47,7 @@ def _records(run: Path) -> list[Path]:
 
 
 def _timeline(_run: Path) -> list[Path]:
-    """Nothing: `Context.stamp` watches timelines itself, which are read less often than they grow."""
+    """Nothing: `TimelineStore.state` watches timelines, which are read less often than they grow."""
     return []
 
 

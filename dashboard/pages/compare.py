@@ -174,7 +174,7 @@ def stills(context: Context, runs: tuple[RunInfo, RunInfo], step: object, scheme
 def _index(context: Context, run: RunInfo) -> Iterator[TimelineIndex | str]:
     with ExitStack() as stack:
         try:
-            index = stack.enter_context(context.watched(run))
+            index = stack.enter_context(context.timelines.watched(run))
         except Unreadable as error:
             yield str(error)
             return
@@ -221,7 +221,7 @@ def news(context: Context, _route: Route, before: dict[str, Any]) -> dict[str, A
         return {"anew": before.get("number")}
     if not live:
         return {}
-    walls = [(run, compare.newest_walls(context.steps(run))) for run in live]
+    walls = [(run, compare.newest_walls(context.runs.steps(run))) for run in live]
     bins = np.array(edges, dtype=np.float64)
     traces = [figures.spread_now(compare.spread_over(names[run.id], one, bins))[0] for run, one in walls if len(one)]
     shown_ = [{"graph": "compare-spread", "traces": traces}] if traces else []
@@ -234,13 +234,13 @@ def age_words(context: Context, runs: Sequence[RunInfo | None], walls: Sequence[
     """Return the state of running jobs and the age of the differences in words; nothing where nothing runs."""
     said = []
     for run, newest in walls:
-        if run.status == "live" and len(newest) and (known := steps.newest(context.steps(run), 1)) is not None:
+        if run.status == "live" and len(newest) and (known := steps.newest(context.runs.steps(run), 1)) is not None:
             name = _name([one.id if one else "" for one in runs].index(run.id))
             mean = duration(float(newest.mean()))
             said.append(
                 f"{name} is running: step {count(known[0])}, the newest {count(len(newest))} take {mean} (mean)."
             )
-    made = [context.made_s(run, "contrast") for run, _ in walls]
+    made = [context.live.made_s(run, "contrast") for run, _ in walls]
     ages = [one[0] for one in made if one is not None]
     if said and ages:
         said.append(f"Differences with their intervals and tests are of {ago(max(ages))} ago.")
@@ -337,10 +337,10 @@ def _labels(runs: Sequence[RunInfo]) -> list[str]:
 
 def _filled(context: Context, runs: list[RunInfo], scheme: Scheme, pathname: str | None) -> dict[str, Any]:
     """Return what the page shows of runs, the first two of which are A and B."""
-    samples = [(run, compare.step_samples(context.steps(run))) for run in runs]
+    samples = [(run, compare.step_samples(context.runs.steps(run))) for run in runs]
     said: list[str] = []
     try:
-        found = context.contrast(runs[0], runs[1])
+        found = context.timelines.contrast(runs[0], runs[1])
     except Unreadable as error:
         found, said = None, [str(error)]
     walls = [

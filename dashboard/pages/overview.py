@@ -116,7 +116,7 @@ def _opening(context: Context, route: Route) -> list[dmc.Alert]:
     def href(step: int, rank: int) -> str:
         return timeline_href(analysis, route.run, (step, rank), context.prefix) if analysis is not None else ""
 
-    return opening(analysis, context.steps(run).summary, href)
+    return opening(analysis, context.runs.steps(run).summary, href)
 
 
 def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     run = context.run(route)
     if run is None:
         return {}
-    found = context.steps(run)
+    found = context.runs.steps(run)
     texts = numbers(found.summary, len(found.ranks)) if found.summary else []
     labels = (label for label, _, _ in texts)
     shape = hash((run.path, run.status, run.problems, found.problems, failure.hangs(run), *labels))
@@ -176,7 +176,7 @@ def _failure(context: Context, run: RunInfo) -> Failure | None:
     if run.status not in ("failed", "lost") and not failure.hangs(run):
         return None
     try:
-        with context.watched(run) as index:
+        with context.timelines.watched(run) as index:
             return failure.data(run, index if isinstance(index, TimelineIndex) and index.lanes else None)
     except Unreadable:
         return failure.data(run, None)
@@ -237,7 +237,7 @@ def register(app: Dash, context: Context) -> None:
         run = context.run(context.route(pathname, ""))
         if run is None:
             return (no_update,) * 5
-        found, machines = context.steps(run), context.machines(run)
+        found, machines = context.runs.steps(run), context.runs.machines(run)
         texts = numbers(found.summary, len(found.ranks)) if found.summary else []
         return (
             problems([*run.problems, *found.problems, *machines.problems]),
@@ -264,13 +264,13 @@ def register(app: Dash, context: Context) -> None:
         if run is None:
             return (no_update,) * 6
         with context.cpu_budget.drawing(route):
-            found, look = context.steps(run), scheme_of(scheme)
+            found, look = context.runs.steps(run), scheme_of(scheme)
             lines = steps.lines(found)
             return (
                 figures.step_times(lines, look, 280),
                 figures.breakdown(found.parts, look),
                 figures.phases(found.parts, look),
-                _fact_cards(run, context.machines(run)),
+                _fact_cards(run, context.runs.machines(run)),
                 _opening(context, route),
                 _drawn(found, lines, pathname),
             )

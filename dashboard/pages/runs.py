@@ -235,7 +235,7 @@ def register(app: Dash, context: Context) -> None:
     )
     def fill(_stamp: str | None, by: str | None) -> tuple[Any, ...]:
         known = context.folder.rows()
-        rows = grouped(table_rows(known, context.figures.of, context.prefix), by)
+        rows = grouped(table_rows(known, context.runs.figures.of, context.prefix), by)
         summary = card(f"By {plain(by, 40)}", table(_GROUP_HEAD, groups(rows))) if by and rows else []
         return rows, shown(rows), shown(not rows), summary, ["name", *tag_names(known)]
 

@@ -31,7 +31,7 @@ def groups(context: Context, route: Route) -> Groups:
     run = context.run(route) if route.run else None
     # The page's own run stands for its number of ranks, the newest one does elsewhere.
     rows = sorted(context.folder.rows(), key=lambda row: run is None or row.info.id != run.id)
-    steady = [family.only(lambda one: len(context.walls(one)) > 1) for family in scaling_runs.families(rows)]
+    steady = [family.only(lambda one: len(context.runs.walls(one)) > 1) for family in scaling_runs.families(rows)]
     wanted = (one for one in steady if (one.name == run.name if run is not None else len(one.members) > 1))
     return {one.id: one for one in wanted if one.members}
 
@@ -39,9 +39,9 @@ def groups(context: Context, route: Route) -> Groups:
 def records(context: Context, route: Route) -> ScalingTable:
     """Return the scaling records of the route's run, or of all runs."""
     if not route.run:
-        return context.scaling([row.info for row in context.folder.rows()])
+        return context.runs.scaling([row.info for row in context.folder.rows()])
     run = context.run(route)
-    return context.scaling([run]) if run else ScalingTable(())
+    return context.runs.scaling([run]) if run else ScalingTable(())
 
 
 def measured(context: Context, route: Route, *, strong: bool = False) -> ScalingTable:
@@ -53,7 +53,7 @@ def measured(context: Context, route: Route, *, strong: bool = False) -> Scaling
 
 def _group(context: Context, family: Family, *, strong: bool) -> ScalingSeries:
     model = None if min(family.members) == 1 else _model_of(context, family)
-    walls = {n: context.walls(run) for n, run in family.members.items()}
+    walls = {n: context.runs.walls(run) for n, run in family.members.items()}
     return scaling_runs.series(family, walls, model, strong=strong)
 
 
@@ -83,7 +83,7 @@ def factors(context: Context, series: Sequence[ScalingSeries], known: Groups) ->
         members = family.members if family is not None else {}
         for n in sorted(members):
             try:
-                parts = context.factors(members[n], members.get(1), strong=one.strong)
+                parts = context.timelines.factors(members[n], members.get(1), strong=one.strong)
             except Unreadable as error:
                 said.append(str(error))
                 continue
@@ -100,7 +100,7 @@ def _model_of(context: Context, family: Family) -> Model | None:
 
 def _model(context: Context, run: RunInfo) -> Model | None:
     try:
-        found = context.model(run)
+        found = context.timelines.model(run)
     except Unreadable:
         return None
     return found if isinstance(found, Model) else None

@@ -115,15 +115,15 @@ def seen(context: Context, route: Route, what: str, *, anew: bool = True) -> See
     Args:
         context: The state behind the pages.
         route: The page.
-        what: Which half of a running job's analysis has to be up to date (`Context.newest`).
+        what: Which half of a running job's analysis has to be up to date (`LiveStore.analysis`).
         anew: Repeat the full analysis where it is due.
     """
     run = context.run(route)
     if run is None:
         return None
     try:
-        newest = context.newest(run, what, anew=anew)
-        found = newest.analysis if newest is not None else context.analysis(run)
+        newest = context.live.analysis(run, what, anew=anew)
+        found = newest.analysis if newest is not None else context.timelines.analysis(run)
     except Unreadable as error:
         return str(error)
     if isinstance(found, Preparing):
@@ -140,7 +140,7 @@ def analysis_of(context: Context, pathname: str | None) -> Analysis | Preparing 
 def pace_of(context: Context, pathname: str | None) -> str:
     """Return the age of the analysis of the address's run in words, where it has to be shown."""
     run = context.run(context.route(pathname, ""))
-    return context.pace_words(run) if run is not None and not context.follows(run) else ""
+    return context.timelines.pace_words(run) if run is not None and not context.live.follows(run) else ""
 
 
 _OUTPUTS = {

@@ -72,7 +72,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     last, number, run = before.get("last"), before.get("number"), context.run(route)
     if run is None or not isinstance(last, list):
         return {}
-    found = context.system(run, thinned=False)
+    found = context.runs.system(run, thinned=False)
     drawn = {one[0]: one[1] for one in last if isinstance(one, list) and len(one) == 2}
     cards = data.numbers(found)
     if set(drawn) != {rank.rank for rank in found.ranks} or [one[0] for one in cards] != before.get("cards"):
@@ -108,7 +108,7 @@ def register(app: Dash, context: Context) -> None:
         if run is None:
             return dict.fromkeys(_OUTPUTS, no_update)
         with context.cpu_budget.drawing(route):
-            found = context.system(run)
+            found = context.runs.system(run)
             answers = drawn(found, scheme_of(scheme)) if found.ranks else dict.fromkeys(FIGURES, no_update)
             cards = data.numbers(found)
         return {

@@ -93,7 +93,7 @@ def _index(context: Context, route: Route) -> Iterator[TimelineIndex | Preparing
     with ExitStack() as stack:
         index: TimelineIndex | Preparing | str | None = None
         try:
-            index = stack.enter_context(context.watched(run)) if run is not None else None
+            index = stack.enter_context(context.timelines.watched(run)) if run is not None else None
         except Unreadable as error:
             index = str(error)
         yield None if isinstance(index, TimelineIndex) and not index.lanes else index
@@ -335,7 +335,7 @@ def register(app: Dash, context: Context) -> None:
                     values["pathname"],
                     context.stamp(route).partition(":")[0],
                     _drawn_again(values["known"], values["pathname"], values["poll"]),
-                    "" if context.follows(run) else context.pace_words(run),
+                    "" if context.live.follows(run) else context.timelines.pace_words(run),
                 )
             return _answer(index, _asked_of(values, _trigger(values)), live)
 

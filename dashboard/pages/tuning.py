@@ -248,7 +248,7 @@ def register(app: Dash, context: Context) -> None:
         if run is None:
             return (no_update,) * 14
         look, live = scheme_of(scheme), run.status == "live"
-        past, known = context.tuning(run), context.learned(run)
+        past, known = context.runs.tuning(run), context.runs.learned(run)
         with context.cpu_budget.drawing(route):
             return (
                 problems(past.problems),
@@ -333,7 +333,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     if run is None or numbers is None or not all(numbers[3:]):
         return {}
     rows, drawn, learned, *units = numbers
-    past = context.tuning(run)
+    past = context.runs.tuning(run)
     traces, fresh = _now(past, units), table_rows(past)
     if _shape(past, traces) != before.get("shape") or len(fresh) < int(rows):
         return {"anew": number}

@@ -74,7 +74,7 @@ def _base(context: Context, route: Route) -> Baseline | Preparing | str | None:
     if run is None:
         return None
     try:
-        return context.baseline(run)
+        return context.timelines.baseline(run)
     except Unreadable as error:
         return str(error)
 
@@ -198,11 +198,11 @@ NOW_STEPS = 100
 def age_words(context: Context, route: Route) -> str:
     """Return how a running job does now, and the age of the model; nothing where no job runs."""
     run = context.run(route)
-    made = context.made_s(run, "baseline") if run is not None else None
+    made = context.live.made_s(run, "baseline") if run is not None else None
     if run is None or made is None:
         return ""
     model = f"The model is of the newest steps of {ago(made[0])} ago; the next one is made in {ago(made[1])}."
-    now = steps.newest(context.steps(run), NOW_STEPS)
+    now = steps.newest(context.runs.steps(run), NOW_STEPS)
     if now is None:
         return f"The job is running. {model}"
     last, walls = now

@@ -85,12 +85,12 @@ def test_one_step_is_too_few_to_compare() -> None:
 
 def test_timelines_are_preferred_and_kept(context: Context) -> None:
     first, second = pair(context)
-    found = context.contrast(first, second)
+    found = context.timelines.contrast(first, second)
     assert found is not None and found.source == "timelines" and found.steps == (11, 8)
     changes = {change.what: change for change in found.changes if change.kind == "compute"}
     assert {what: change.difference_ns for what, change in changes.items()} == {"rank 0": 3 * MS, "rank 1": 3 * MS}
-    assert context.contrast(first, second) is found
-    back = context.contrast(second, first)
+    assert context.timelines.contrast(first, second) is found
+    back = context.timelines.contrast(second, first)
     assert back is not None and back.step is not None and back.step.verdict == "faster"
 
 
@@ -100,7 +100,7 @@ def test_without_a_timeline_step_logs_are_compared(tmp_path: Path) -> None:
         for part in layout.timeline_parts(run).iterdir():
             part.unlink()
     context = Context(RunsFolder(tmp_path))
-    found = context.contrast(*pair(context))
+    found = context.timelines.contrast(*pair(context))
     assert found is not None and found.source == "step logs"
     assert {change.verdict for change in found.changes} == {"same"}
     assert page.stills(context, pair(context), None, "light") is None

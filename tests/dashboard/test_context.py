@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ringtune import layout
-from ringtune.dashboard import context as module
 from ringtune.dashboard import cpu_budget
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.cpu_budget import CpuBudget
@@ -18,6 +17,7 @@ from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.page_registry import TABS, TIMELINE_PAGES
 from ringtune.dashboard.pages import overview
 from ringtune.dashboard.routes import Route
+from ringtune.dashboard.stores import timelines
 from ringtune.timeline.reading.part_layout import RECORD
 from ringtune.timeline.synthetic.generate import Schedule
 from ringtune.timeline.vocabulary import Stage
@@ -58,33 +58,33 @@ def test_a_page_changes_with_its_own_files_only(context: Context, page: str, fil
 
 def test_what_did_not_change_is_not_read_again(context: Context) -> None:
     run = context.folder.rows()[0].info
-    assert context.timeline(run) is context.timeline(run)
-    assert context.tuning(run) is context.tuning(run)
-    assert context.scaling([run]) is context.scaling([run])
-    assert context.steps(run) is context.steps(run)
+    assert context.timelines.timeline(run) is context.timelines.timeline(run)
+    assert context.runs.tuning(run) is context.runs.tuning(run)
+    assert context.runs.scaling([run]) is context.runs.scaling([run])
+    assert context.runs.steps(run) is context.runs.steps(run)
 
 
 def test_a_growing_timeline_is_not_read_all_the_time(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "COST_FACTOR", 1e9)
+    monkeypatch.setattr(timelines, "COST_FACTOR", 1e9)
     run, route = context.folder.rows()[0].info, only(context, "timeline")
-    first, stamp = context.timeline(run), context.stamp(route)
+    first, stamp = context.timelines.timeline(run), context.stamp(route)
     with layout.timeline_part(run.path, 0).open("ab") as stream:
         stream.write(b"\n")
-    assert context.timeline(run) is first and context.stamp(route) == stamp
-    context._fresh_until.clear()
+    assert context.timelines.timeline(run) is first and context.stamp(route) == stamp
+    context.timelines._fresh_until.clear()
     assert context.stamp(route) != stamp
-    assert context.timeline(run) is not first
+    assert context.timelines.timeline(run) is not first
 
 
 def test_a_live_timeline_is_followed_and_one_that_ended_is_read(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, route = context.folder.rows()[0].info, only(context, "timeline")
-    with context.watched(run) as whole:
-        assert whole is context.timeline(run)
+    with context.timelines.watched(run) as whole:
+        assert whole is context.timelines.timeline(run)
     live = replace(run, status="live")
     monkeypatch.setattr(context.folder, "find", lambda _id: live)
-    with context.watched(live) as followed:
+    with context.timelines.watched(live) as followed:
         assert isinstance(followed, TimelineIndex) and isinstance(whole, TimelineIndex)
         assert followed is not whole and followed.extent == whole.extent
     before = context.stamp(route)
@@ -95,7 +95,7 @@ def test_a_live_timeline_is_followed_and_one_that_ended_is_read(
     step["step"] = 3
     part.write_bytes(content + step.tobytes())
     assert context.stamp(route) != before
-    with context.watched(live) as grown:
+    with context.timelines.watched(live) as grown:
         assert isinstance(grown, TimelineIndex) and grown.step_range() == (0, 3)
 
 
@@ -105,7 +105,7 @@ def test_a_live_timeline_that_cannot_be_followed_is_read_whole(context: Context)
     packed = gzip.compress(part.read_bytes())
     part.unlink()
     part.with_name(part.name + ".gz").write_bytes(packed)
-    with context.watched(run) as index:
+    with context.timelines.watched(run) as index:
         assert isinstance(index, TimelineIndex) and index.ranks == (0, 1)
 
 
@@ -158,10 +158,10 @@ def test_the_news_of_a_poll_have_another_shape_only_when_the_cards_do(context: C
 
 def test_a_page_says_when_it_is_not_of_now(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(context.folder.rows()[0].info, status="live")
-    assert context.pace_words(run) == "", "nothing was made yet"
-    context.analysis(run)
-    context._rest(run.path, (), 0.02)
-    assert context.pace_words(run) == "", "every two seconds is often enough"
-    context._rest(run.path, (), 2.5)
-    assert "every 4 min 10 s, because it takes 2.50 s of a core" in context.pace_words(run)
-    assert context.pace_words(replace(run, status="finished")) == ""
+    assert context.timelines.pace_words(run) == "", "nothing was made yet"
+    context.timelines.analysis(run)
+    context.timelines._rest(run.path, (), 0.02)
+    assert context.timelines.pace_words(run) == "", "every two seconds is often enough"
+    context.timelines._rest(run.path, (), 2.5)
+    assert "every 4 min 10 s, because it takes 2.50 s of a core" in context.timelines.pace_words(run)
+    assert context.timelines.pace_words(replace(run, status="finished")) == ""

@@ -55,7 +55,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
 
 @pytest.fixture(scope="module")
 def model(context: Context) -> Model:
-    found = context.model(next(one.info for one in context.folder.rows() if one.info.ranks == 4))
+    found = context.timelines.model(next(one.info for one in context.folder.rows() if one.info.ranks == 4))
     assert isinstance(found, Model)
     return found
 
@@ -214,7 +214,7 @@ def test_factors_multiply_and_their_bars_reach_a_hundred() -> None:
 
 def test_a_rank_of_a_strong_job_is_to_compute_its_share(context: Context) -> None:
     runs = {one.info.ranks: one.info for one in context.folder.rows() if one.info.name == "job"}
-    weak, strong = (context.factors(runs[4], runs[2], strong=strong) for strong in (False, True))
+    weak, strong = (context.timelines.factors(runs[4], runs[2], strong=strong) for strong in (False, True))
     assert weak is not None and strong is not None and weak.computation is not None
     assert strong.computation == pytest.approx(weak.computation / 4)
     assert math.isclose(weak.computation, 1.0)

@@ -116,15 +116,15 @@ def test_what_is_prepared_answers_as_memory_does(run: Path, index: TimelineIndex
 def test_a_large_timeline_is_prepared_in_the_background_once(run: Path, cache: Path) -> None:
     context = Context(RunsFolder(run.parent))
     info = context.folder.rows()[0].info
-    first = context.timeline(info)
+    first = context.timelines.timeline(info)
     assert isinstance(first, Preparing)
     deadline = time.monotonic() + 120
-    while isinstance(found := context.timeline(info), Preparing):
+    while isinstance(found := context.timelines.timeline(info), Preparing):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert context.timeline(info) is found
+    assert context.timelines.timeline(info) is found
     # Another dashboard finds it on the disk, at once.
-    assert isinstance(Context(RunsFolder(run.parent)).timeline(info), TimelineIndex)
+    assert isinstance(Context(RunsFolder(run.parent)).timelines.timeline(info), TimelineIndex)
 
 
 def test_what_cannot_be_prepared_says_why(tmp_path: Path, cache: Path) -> None:
@@ -136,7 +136,7 @@ def test_what_cannot_be_prepared_says_why(tmp_path: Path, cache: Path) -> None:
     info = next(row.info for row in context.folder.rows() if row.info.path == run)
     with pytest.raises(Unreadable, match=r"timeline\.json"):
         for _ in range(2400):
-            context.timeline(info)
+            context.timelines.timeline(info)
             time.sleep(0.05)
 
 

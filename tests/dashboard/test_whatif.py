@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(run: Path) -> Model:
     context = Context(RunsFolder(run))
-    found = context.model(context.folder.rows()[0].info)
+    found = context.timelines.model(context.folder.rows()[0].info)
     assert isinstance(found, Model)
     return found
 
@@ -52,7 +52,7 @@ def test_hosts_and_clocks_reach_the_model(tmp_path: Path) -> None:
     whole, _ = trace.read_all(run, trace.sources(run))
     assert whole.instants_named("CLOCK")
     context = Context(RunsFolder(tmp_path))
-    found = context.model(context.folder.rows()[0].info)
+    found = context.timelines.model(context.folder.rows()[0].info)
     assert isinstance(found, Model) and found.cluster.hosts == 2
     assert found == calibrate(whole, "two")
 
@@ -109,7 +109,7 @@ def test_the_page_refuses_a_model_that_misses_its_own_job(
     route = context.route(f"/run/{run.name}/what-if", "")
     shown = str(page.layout(context, route))
     assert "whatif-ranks" in shown and "the model gives" not in shown
-    monkeypatch.setattr(context, "baseline", lambda _run: Baseline.of(replace(model, measured_ns=1e6)))
+    monkeypatch.setattr(context.timelines, "baseline", lambda _run: Baseline.of(replace(model, measured_ns=1e6)))
     refused = str(page.layout(context, route))
     assert "resnet50: the model gives " in refused and "whatif-ranks" not in refused
 
@@ -166,15 +166,15 @@ def test_a_run_without_a_timeline_has_no_model(tmp_path: Path) -> None:
     for part in (run / "timeline").iterdir():
         part.unlink()
     context = Context(RunsFolder(tmp_path))
-    assert context.model(context.folder.rows()[0].info) is None
+    assert context.timelines.model(context.folder.rows()[0].info) is None
 
 
 def test_the_model_is_kept_as_long_as_the_timeline_is_the_same(run: Path) -> None:
     context = Context(RunsFolder(run))
     info = context.folder.rows()[0].info
-    assert isinstance(context.timeline(info), TimelineIndex)
-    assert context.model(info) is context.model(info)
-    assert context.baseline(info) is context.baseline(info)
+    assert isinstance(context.timelines.timeline(info), TimelineIndex)
+    assert context.timelines.model(info) is context.timelines.model(info)
+    assert context.timelines.baseline(info) is context.timelines.baseline(info)
 
 
 @pytest.mark.parametrize(("gradients", "words"), [(25, "95 % intervals"), (26, "the spread of 38 resamp")])

@@ -299,7 +299,11 @@ def killed(folder: Path, least_bytes: int, *, packed: bool) -> Trace:
 
 
 @pytest.mark.parametrize(
-    "moments", [pytest.param(4, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.long)]
+    "moments",
+    [
+        pytest.param(4, marks=pytest.mark.slow),
+        pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1200)]),
+    ],
 )
 def test_after_sigkill_every_record_is_there_and_none_invented(moments: int, tmp_path: Path) -> None:
     needs("ringtune._native")

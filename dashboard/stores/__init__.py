@@ -1,0 +1,1 @@
+"""What pages read of runs, kept between requests: logs and records, timelines, running jobs."""
