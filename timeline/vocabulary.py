@@ -110,7 +110,9 @@ QUEUE_NAME = "QUEUE"
 COPY_IN_NAME = "MEMCPY_IN_FUSION_BUFFER"
 COPY_OUT_NAME = "MEMCPY_OUT_FUSION_BUFFER"
 WAIT_NAME = "WAIT"
-STEP_NAME = "STEP"
+STEP_NAME, STEP_PREFIX = "STEP", "step "
+"""Steps in tables, and in traces of events, which have the number behind it."""
+
 CYCLE_NAME = "CYCLE_START"
 AWAIT_NAME = "AWAIT"
 IN_FLIGHT_NAME, BUS_NAME = "IN_FLIGHT", "BUS_BANDWIDTH"
@@ -192,7 +194,7 @@ SPAN_WORDS = (
     ),
     SpanWord(
         Stage.STEP,
-        STEP_NAME,
+        f"{STEP_PREFIX}<N>",
         "one optimizer step, end of step to end of step; the bytes are all it reduced",
         ("bytes", *_ALWAYS),
     ),

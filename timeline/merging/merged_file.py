@@ -27,7 +27,16 @@ from ringtune.timeline.merging.writer import (
     span_args,
 )
 from ringtune.timeline.spans import Mask, PartInfo, SpanTable, Trace
-from ringtune.timeline.vocabulary import FLOW_CATEGORY, FORMAT, KNOBS, OVERLAPPING_STAGES, STAGE_LIMIT, Stage
+from ringtune.timeline.vocabulary import (
+    FLOW_CATEGORY,
+    FORMAT,
+    KNOBS,
+    OVERLAPPING_STAGES,
+    STAGE_LIMIT,
+    STEP_NAME,
+    STEP_PREFIX,
+    Stage,
+)
 
 
 def write_merged(path: Path, trace: Trace, *, problems: Sequence[str] = (), missing: Sequence[int] = ()) -> None:
@@ -126,6 +135,9 @@ def _span_events(block: SpanTable, pairs: list[bool], identities: list[int]) -> 
         elif stage == Stage.CYCLE and begin == end:
             events.append({**event, "ph": "i", "s": "p", "args": cycle_args(arguments)})
         else:
+            if stage == Stage.STEP and names[name] == STEP_NAME and (number := arguments[3]) >= 0:
+                # Not of pairs: Perfetto draws a track for each name of these.
+                event["name"] = f"{STEP_PREFIX}{number}"
             events.append({**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, block)})
     return events
 
