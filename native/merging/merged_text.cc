@@ -77,7 +77,7 @@ void MergedText::append_head(std::string& out, const SpanRow& row, char phase, s
   out += tracks_[row.stage];
   out += phase;
   append_member(out, "\",\"pid\":", row.rank);
-  append_member(out, ",\"tid\":", row.stage);
+  append_member(out, ",\"tid\":", row.track);
   out += ",\"ts\":";
   append_microseconds(out, at_ns);
 }
