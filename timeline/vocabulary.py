@@ -110,7 +110,9 @@ QUEUE_NAME = "QUEUE"
 COPY_IN_NAME = "MEMCPY_IN_FUSION_BUFFER"
 COPY_OUT_NAME = "MEMCPY_OUT_FUSION_BUFFER"
 WAIT_NAME = "WAIT"
-STEP_NAME = "STEP"
+STEP_NAME, STEP_PREFIX = "STEP", "step "
+"""Steps in tables, and in traces of events, which have the number behind it."""
+
 CYCLE_NAME = "CYCLE_START"
 AWAIT_NAME = "AWAIT"
 IN_FLIGHT_NAME, BUS_NAME = "IN_FLIGHT", "BUS_BANDWIDTH"
@@ -132,7 +134,7 @@ GROUP_ARGUMENTS = ("tensors", "submitted", "queued_ns", "copied")
 """In place of tensor and bytes where one event of a part stands for all tensors of a batch
 (`ringtune.timeline.reading.groups`)."""
 
-FACTS = ("algorithm", "dtype", "wire", "process_set", "step_schedule", "peer", "device")
+FACTS = ("algorithm", "dtype", "wire", "process_set", "step_schedule", "peer", "device", "thread")
 """Arguments of a span beside tensor, bytes, batch, step and knobs_version, in the order in which they are written."""
 
 
@@ -192,7 +194,7 @@ SPAN_WORDS = (
     ),
     SpanWord(
         Stage.STEP,
-        STEP_NAME,
+        f"{STEP_PREFIX}<N>",
         "one optimizer step, end of step to end of step; the bytes are all it reduced",
         ("bytes", *_ALWAYS),
     ),
@@ -345,6 +347,7 @@ ARGUMENT_WORDS = (
         "error_ns", "ns", "the offset is right within plus or minus this; of DEVICE_CLOCK: the GPU's times are"
     ),
     ArgumentWord("device", "number", "GPU, by its number among those that the process sees"),
+    ArgumentWord("thread", "text", "thread or stream of a span of another tool; it has a track of its own"),
     ArgumentWord("drift_ppb", "ns/s", "how much faster than the host's clock the GPU's ran"),
     ArgumentWord("generation", "number", "set of ranks of an elastic job, from 1"),
     ArgumentWord("ranks", "list of ranks", "all of a generation, by their rank in it"),

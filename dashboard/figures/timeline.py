@@ -25,11 +25,13 @@ from ringtune.timeline.vocabulary import STAGE_OF_LABEL
 
 LANE_PIXELS = 21
 RANK_GAP = 0.55
-ROW_MORE = 0.16
+ROW_MORE, STACK_ROW = 0.16, 0.75
 FILL = 0.82
 MARGINS = {"l": 124, "r": 12, "t": 49, "b": 44}
 """Pixels around the lanes; above them is a legend of one row, for which plotly would make this room anyway."""
 _FAINT = 0.16
+LANE_LETTERS = 14
+"""The number of letters that fit before a lane."""
 LETTERS = 150
 """The approximate number of letters that fit into the width of a window."""
 
@@ -87,8 +89,9 @@ def places_of(lanes: tuple[Lane, ...], compact: bool = False) -> Floats:
 
 
 def _heights(lanes: tuple[Lane, ...]) -> Floats:
-    """Return the heights of lanes: more for those whose spans lie in several rows."""
-    return np.array([1 + ROW_MORE * (lane.rows - 1) for lane in lanes], dtype=np.float64)
+    """Return the heights of lanes: more for those whose spans lie in several rows, less for those of a stack."""
+    heights = [STACK_ROW if lane.thread else 1 + ROW_MORE * (lane.rows - 1) for lane in lanes]
+    return np.array(heights, dtype=np.float64)
 
 
 def height_of(places: Floats) -> int:
@@ -230,7 +233,8 @@ def _span_hover(index: TimelineIndex, span: int, lane: Lane, phase: theme.Phase)
     spans = index.spans
     begin, end = int(spans.begin_ns[span]), int(spans.end_ns[span])
     tensor = spans.tensors[spans.tensor[span]]
-    lines = [f"<b>{markup(spans.names[spans.name[span]], 80)}</b> · {phase.label} · rank {lane.rank}"]
+    kind = markup(lane.thread, 40) or phase.label
+    lines = [f"<b>{markup(spans.names[spans.name[span]], 80)}</b> · {kind} · rank {lane.rank}"]
     lines += [f"tensor {markup(tensor, 90)}"] if tensor else []
     lines.append(f"{duration(end - begin)}, from {begin / 1e6:,.3f} to {end / 1e6:,.3f} ms")
     facts = []
@@ -282,8 +286,13 @@ def _instant_hover(instant: Instant) -> str:
 
 def ticks_of(view: View, places: Floats) -> dict[float, str]:
     """Return the labels of the lanes by position: the ranks, or the phases."""
-    words = (f"rank {lane.rank}" if view.compact else PHASES[lane.stage.label].label for lane in view.lanes)
-    return dict(zip(places.tolist(), words, strict=True))
+    rows = [(place, lane) for place, lane in zip(places.tolist(), view.lanes, strict=True) if not lane.depth]
+    return {place: f"rank {lane.rank}" if view.compact else _called(lane) for place, lane in rows}
+
+
+def _called(lane: Lane) -> str:
+    """Return a thread, as much of its name as there is room for, or else the phase."""
+    return markup(lane.thread, LANE_LETTERS) or PHASES[lane.stage.label].label
 
 
 def _name_ranks(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> None:

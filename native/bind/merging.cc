@@ -21,6 +21,8 @@ namespace ringtune::bind {
 namespace {
 
 using ColumnDict = nb::typed<nb::dict, nb::str, nb::object>;
+/// Labels of stages; by code of the facts what a thread adds to the track.
+using Tracks = std::tuple<std::vector<std::string>, std::vector<std::int32_t>>;
 using Texts = std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>>;
 
 /// A column by its name; all are of the length of the first that was asked for.
@@ -73,8 +75,9 @@ void add_merging(nb::module_& module) {
       .def(
           "__init__",
           [](MergeWriter* self, std::tuple<int, std::int64_t> target, const ColumnDict& columns, const Texts& texts,
-             const std::vector<std::string>& stages, std::uint32_t always_paired) {
+             const Tracks& tracks, std::uint32_t always_paired) {
             const auto& [names, tensors, facts] = texts;
+            const auto& [stages, thread_tracks] = tracks;
             Columns of(columns);
             const SpanColumns spans{.begin_ns = of.get<std::int64_t>("begin_ns"),
                                     .end_ns = of.get<std::int64_t>("end_ns"),
@@ -86,7 +89,8 @@ void add_merging(nb::module_& module) {
                                     .name = of.codes("name", names),
                                     .tensor = of.codes("tensor", tensors),
                                     .facts = of.codes("facts", facts),
-                                    .stage = of.get<std::uint8_t>("stage")};
+                                    .stage = of.get<std::uint8_t>("stage"),
+                                    .thread_tracks = thread_tracks};
             for (const std::uint8_t stage : spans.stage) {
               if (stage >= stages.size()) throw InvalidArgument("a span is of a stage without a label");
             }
@@ -94,7 +98,7 @@ void add_merging(nb::module_& module) {
             const nb::gil_scoped_release unlocked;
             new (self) MergeWriter({file, end}, spans, MergedText({names, tensors, facts}, stages), always_paired);
           },
-          nb::arg("target"), nb::arg("columns"), nb::arg("texts"), nb::arg("stages"), nb::arg("always_paired"),
+          nb::arg("target"), nb::arg("columns"), nb::arg("texts"), nb::arg("tracks"), nb::arg("always_paired"),
           nb::keep_alive<1, 3>())
       .def(
           "write_some",

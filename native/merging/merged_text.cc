@@ -9,6 +9,7 @@ namespace ringtune {
 namespace {
 
 constexpr std::string_view kBusBandwidth = "\"BUS_BANDWIDTH\"";
+constexpr std::string_view kStep = "\"STEP\"";
 
 void append_member(std::string& out, std::string_view key, std::int64_t value) {
   out += key;
@@ -72,13 +73,23 @@ void MergedText::append_arrow(std::string& out, std::string_view phase, std::int
 
 void MergedText::append_head(std::string& out, const SpanRow& row, char phase, std::int64_t at_ns) const {
   out += "{\"name\":";
-  out += name(row);
+  append_name(out, row);
   out += tracks_[row.stage];
   out += phase;
   append_member(out, "\",\"pid\":", row.rank);
-  append_member(out, ",\"tid\":", row.stage);
+  append_member(out, ",\"tid\":", row.track);
   out += ",\"ts\":";
   append_microseconds(out, at_ns);
+}
+
+/// Steps have their numbers in their names, but for pairs: Perfetto draws a track for each name of these.
+void MergedText::append_name(std::string& out, const SpanRow& row) const {
+  if (row.stage == static_cast<std::uint8_t>(Stage::kStep) && row.pair == 0 && row.step >= 0 && name(row) == kStep) {
+    append_member(out, "\"step ", row.step);
+    out += '"';
+  } else {
+    out += name(row);
+  }
 }
 
 void MergedText::append_arguments(std::string& out, const SpanRow& row) const {

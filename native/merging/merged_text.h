@@ -41,6 +41,7 @@ class MergedText {
   [[nodiscard]] const std::string& name(const SpanRow& row) const {
     return texts_.names[static_cast<std::size_t>(row.name)];
   }
+  void append_name(std::string& out, const SpanRow& row) const;
 
   SpanTexts texts_;
   std::vector<std::string> tracks_;  // `,"cat":"copy_in","ph":"`, by stage

@@ -20,8 +20,10 @@ struct Key {
 }  // namespace
 
 SpanRow SpanColumns::row(std::uint32_t at) const {
-  return {begin_ns[at],      end_ns[at], bytes[at],  batch[at], step[at],  rank[at],
-          knobs_version[at], name[at],   tensor[at], facts[at], stage[at], 0};
+  const auto code = static_cast<std::size_t>(facts[at]);
+  const std::int32_t track = stage[at] + (code < thread_tracks.size() ? thread_tracks[code] : 0);
+  return {begin_ns[at], end_ns[at], bytes[at], batch[at], step[at], rank[at], knobs_version[at],
+          name[at],     tensor[at], facts[at], stage[at], track,    0};
 }
 
 bool SpanColumns::stands_before(std::uint32_t a, std::uint32_t b) const {
@@ -33,7 +35,7 @@ bool SpanColumns::stands_before(std::uint32_t a, std::uint32_t b) const {
 }
 
 SpanOrder::SpanOrder(SpanColumns columns, std::uint32_t always_paired, unsigned threads)
-    : columns_(columns), always_paired_(always_paired), rows_(columns.count()) {
+    : columns_(std::move(columns)), always_paired_(always_paired), rows_(columns.count()) {
   std::iota(rows_.begin(), rows_.end(), 0U);
   sort_blocks(threads);
   for (std::size_t at = 0; at < rows_.size(); at += kBlockRows) {
@@ -94,7 +96,7 @@ void SpanOrder::sink(std::size_t at) {
 
 /// As `badly_nested` of ringtune/timeline/merging/merged_file.py, span by span.
 bool SpanOrder::badly_nested(const SpanRow& row) {
-  Track& enclosing = tracks_[std::int64_t{row.rank} << 8 | row.stage];
+  Track& enclosing = tracks_[std::int64_t{row.rank} << 32 | row.track];
   while (!enclosing.empty() && enclosing.back() <= row.begin_ns) enclosing.pop_back();
   if (!enclosing.empty() && row.end_ns > enclosing.back()) return true;
   enclosing.push_back(row.end_ns);

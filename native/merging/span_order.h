@@ -22,6 +22,7 @@ struct SpanRow {
   std::int32_t tensor;
   std::int32_t facts;
   std::uint8_t stage;
+  std::int32_t track;
   std::int64_t pair;  // number of the pair of async events that it must be; 0 = none: complete events of a track nest
 };
 
@@ -30,6 +31,7 @@ struct SpanColumns {
   std::span<const std::int64_t> begin_ns, end_ns, bytes, batch, step;
   std::span<const std::int32_t> rank, knobs_version, name, tensor, facts;
   std::span<const std::uint8_t> stage;
+  std::vector<std::int32_t> thread_tracks;  // by code of the facts: what is added to the stage; empty: nothing
 
   [[nodiscard]] std::size_t count() const noexcept { return begin_ns.size(); }
   [[nodiscard]] SpanRow row(std::uint32_t at) const;
@@ -61,7 +63,7 @@ class SpanOrder {
   std::uint32_t always_paired_;
   std::vector<std::uint32_t> rows_;
   std::vector<Block> heap_;
-  std::unordered_map<std::int64_t, Track> tracks_;  // by rank and stage
+  std::unordered_map<std::int64_t, Track> tracks_;  // by rank and track
   std::int64_t pairs_ = 0;
 };
 

@@ -31,7 +31,7 @@ constexpr std::string_view event_name(Stage stage) {
     case Stage::kWait:
       return "WAIT";
     case Stage::kStep:
-      return "STEP";
+      return "step ";  // and its number
     case Stage::kRange:
     case Stage::kPiece:
     case Stage::kCounter:
@@ -76,6 +76,7 @@ void append_name(std::string& out, const Span& span, const std::string& quoted) 
     const std::string_view operation = operation_name(span.kind);
     out += operation.empty() ? "UNKNOWN" : operation;
   }
+  if (span.stage == Stage::kStep) append_number(out, span.step);
   out += '"';
 }
 

@@ -185,7 +185,32 @@ def test_an_address_restores_the_view() -> None:
 def test_kernels_of_a_profile_have_a_lane(tmp_path: Path) -> None:
     files = [write_json(tmp_path / f"rank{rank}.json", one) for rank, one in enumerate(nccl_profiles.profiles())]
     index = TimelineIndex.build(load(files))
-    stages = [lane.stage for lane in index.lanes if lane.rank == 2]
-    assert stages == [Stage.STEP, Stage.COMMUNICATE, Stage.KERNEL, Stage.OTHER]
+    lanes = [(lane.stage, lane.thread, lane.depth) for lane in index.lanes if lane.rank == 2]
+    threads = [(Stage.OTHER, "thread 102", 0), (Stage.OTHER, "thread 102", 1), (Stage.OTHER, "thread 105", 0)]
+    assert lanes[:2] == [(Stage.STEP, "", 0), (Stage.COMMUNICATE, "", 0)]
+    assert lanes[2:] == [(Stage.KERNEL, "thread 7", 0), *threads, (Stage.OTHER, "thread 105", 1)]
     kernels = nccl_profiles.STEPS * (nccl_profiles.KERNELS + 1)
     assert [len(lane) for lane in index.lanes if lane.stage == Stage.KERNEL] == [kernels] * nccl_profiles.RANKS
+
+
+def test_calls_of_a_thread_lie_below_their_callers_in_lanes_of_their_own() -> None:
+    spans = replace(
+        table([(0, 9000), (0, 5000), (1000, 2000), (10000, 15000), (500, 20000)], Stage.OTHER),
+        facts=np.array([1, 1, 1, 1, 2], dtype=np.int32),
+        fact_texts=("", '"thread":"python 1"', '"thread":"gloo 2"'),
+    )
+    index = TimelineIndex.build(Trace(spans, (), (), "chrome"))
+    found = [
+        (lane.thread, lane.depth, list(zip(lane.begin.tolist(), lane.end.tolist(), strict=True)))
+        for lane in index.lanes
+    ]
+    assert found == [
+        ("python 1", 0, [(0, 9000), (10000, 15000)]),
+        ("python 1", 1, [(0, 5000)]),
+        ("python 1", 2, [(1000, 2000)]),
+        ("gloo 2", 0, [(500, 20000)]),
+    ]
+    drawn = figures.timeline(index, index.view(Query()))
+    assert list(drawn.layout.yaxis.ticktext) == ["python 1", "gloo 2"]
+    texts = drawn.data[0].text
+    assert len(texts) == 5 and all(texts)

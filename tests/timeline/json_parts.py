@@ -50,7 +50,9 @@ def write_json_part(path: Path, info: PartInfo, spans: SpanTable, instants: Sequ
     Raises:
         TraceIoError: The file cannot be written.
     """
-    header = process_events(info.rank, f"rank {info.rank}", [stage for stage in Stage if stage not in FOREIGN_STAGES])
+    header = process_events(
+        info.rank, f"rank {info.rank}", {int(stage): stage.label for stage in Stage if stage not in FOREIGN_STAGES}
+    )
     about = {"format": FORMAT, "rank": info.rank, "size": info.size, "host": info.host, "job": info.job}
     header.append(metadata(PART_EVENT, info.rank, 0, **about, unix_ns=info.unix_ns, monotonic_ns=info.monotonic_ns))
     recorded = len(spans) if info.recorded is None else info.recorded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,40 @@ def test_joined_traces_are_written_and_read_back(tmp_path: Path) -> None:
     assert rows(read(tmp_path / "merged.json").spans) == rows(load(parts).spans)
     arrows = [event for event in events_of(tmp_path / "merged.json") if event["ph"] == "s"]
     assert len(arrows) == STEPS
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_threads_and_streams_have_tracks_of_their_own(engine: Engine, tmp_path: Path) -> None:
+    """What nests on each of them needs no async pairs, of which Perfetto draws a track for each name."""
+    document = json.loads(kineto(tmp_path, 0).read_bytes())
+    at = {"ph": "X", "cat": "cpu_op", "pid": 70, "dur": 9_000}
+    document["traceEvents"] += [
+        {**at, "name": "aten::linear", "tid": 2, "ts": 500},
+        {**at, "name": "aten::addmm", "tid": 2, "ts": 500, "dur": 4_000},
+        {**at, "name": "backward", "tid": 3, "ts": 800},
+        {"ph": "M", "name": "thread_name", "pid": 70, "tid": 2, "args": {"name": "thread 2 (python)"}},
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "args": {"name": "stream 7 "}},
+    ]
+    with writing_by(engine):
+        merge([write_json(tmp_path / "trace_rank0.pt.trace.json", document)], tmp_path / "merged.json")
+    events = events_of(tmp_path / "merged.json")
+    assert not [event for event in events if event["ph"] == "b"]
+    named = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    found = defaultdict(set)
+    for event in events:
+        if event["ph"] == "X":
+            found[event["cat"], named[event["tid"]], event["args"].get("thread")].add(event["name"])
+    profiler = {f"gpu ProfilerStep#{step}" for step in range(STEPS)}
+    assert found == {
+        ("step", "step", None): {f"ProfilerStep#{step}" for step in range(STEPS)},
+        ("communicate", "communicate", None): {"ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"},
+        ("kernel", "stream 7", "stream 7"): {"volta_sgemm", "sgd"},
+        ("other", "thread 1", "thread 1"): {"nccl:all_reduce"},
+        ("other", "python 2", "python 2"): {"aten::linear", "aten::addmm"},
+        ("other", "thread 3", "thread 3"): {"backward"},
+        ("other", "stream 7", "stream 7"): profiler,
+        ("other", "thread 20", "thread 20"): {"gpu nccl:all_reduce"},
+    }
 
 
 def test_without_a_distributed_job_the_name_says_the_rank(tmp_path: Path) -> None:

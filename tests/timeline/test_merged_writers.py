@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ringtune.timeline.merging.merge import merge
 from ringtune.timeline.merging.part_writer import write_part
 from ringtune.timeline.reading.reader import read
-from ringtune.timeline.spans import Instant, PartInfo
+from ringtune.timeline.spans import Instant, PartInfo, concatenate
 from ringtune.timeline.synthetic.generate import HostClock, Schedule, generate
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.helpers import (
@@ -67,6 +69,25 @@ def test_parts_in_json_say_the_same(job: str, tmp_path: Path) -> None:
         merge(parts, tmp_path / f"{name}.json")
     old, new = (json.loads((tmp_path / f"{name}.json").read_bytes()) for name in ("old", "new"))
     assert old == new
+
+
+def test_steps_are_written_with_their_numbers_and_read_by_one_name(tmp_path: Path) -> None:
+    """Also those of files whose steps have no number, and beside a range of that name, which stays as it is."""
+    spans = concatenate([make_spans([(0, 10), (10, 20), (15, 30)], stage=stage) for stage in (Stage.STEP, Stage.RANGE)])
+    spans = replace(spans, names=("STEP",), step=np.array([7, 8, 9, 7, 8, 9]))
+    part = tmp_path / "rank-00000.spans"
+    write_part(part, PartInfo(rank=0), spans, ())
+    for file in both([part], tmp_path):
+        named = [(event["cat"], event["ph"], event["name"]) for event in events_of(file) if event["ph"] in "Xb"]
+        assert named == [
+            ("step", "X", "step 7"), ("range", "X", "STEP"), ("step", "X", "step 8"), ("range", "X", "STEP"),
+            ("step", "b", "STEP"), ("range", "b", "STEP"),
+        ]  # fmt: skip
+        found = read(file).spans
+        assert set(found.name_texts()) == {"STEP"}
+        older = tmp_path / "older.json"
+        older.write_text(re.sub('"name":"step [0-9]+"', '"name":"STEP"', file.read_text()))
+        assert rows(read(older).spans) == rows(found)
 
 
 def test_pairs_with_an_identity_of_the_whole_trace_are_read_as_well(tmp_path: Path) -> None:

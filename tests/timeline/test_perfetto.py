@@ -31,6 +31,8 @@ QUERIES = {
     "join thread t using (utid) join process p using (upid) group by 1, 2",
     "pairs": "select p.pid, s.name, count(*), min(s.dur) >= 0 from slice s join process_track t on s.track_id = t.id "
     "join process p using (upid) where t.type = 'legacy_async_process_slice' group by 1, 2 order by 1, 2",
+    "steps": "select p.pid, s.name from slice s join thread_track k on s.track_id = k.id join thread t using (utid) "
+    "join process p using (upid) where t.name = 'step' order by p.pid, s.ts",
     "arrows": "select a.name, b.name, "
     "extract_arg(a.arg_set_id, 'args.batch') = extract_arg(b.arg_set_id, 'args.batch') "
     "from flow join slice a on a.id = slice_out join slice b on b.id = slice_in",
@@ -75,6 +77,10 @@ def test_every_stage_is_a_track_and_nests(answers: Answers) -> None:
         stages = [Stage(stage) for stage in sorted(set(table.stage.tolist())) if stage not in OVERLAPPING_STAGES]
         expected += [(rank, stage.label, len(table.of_stage(stage)), 0) for stage in stages]
     assert sorted(answers["tracks"]) == sorted(expected)
+
+
+def test_the_steps_of_a_rank_are_one_track_of_their_numbers(answers: Answers) -> None:
+    assert answers["steps"] == [(rank, f"step {step}") for rank in range(PLAN.ranks) for step in range(PLAN.steps)]
 
 
 def test_what_overlaps_stands_under_its_rank(answers: Answers) -> None:

@@ -1,4 +1,4 @@
-"""The merged file: one process a rank, one track a stage, arrows between the ranks of a batch.
+"""The merged file: one process a rank, one track a stage or thread, arrows between the ranks of a batch.
 
 Spans that overlap others of their rank and stage become async pairs (``b``/``e``): complete events (``X``) on one
 track must nest, or viewers draw them wrongly.
@@ -6,12 +6,13 @@ track must nest, or viewers draw them wrongly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from ringtune.timeline.merging import native_writer
 from ringtune.timeline.merging.writer import (
@@ -26,8 +27,17 @@ from ringtune.timeline.merging.writer import (
     process_events,
     span_args,
 )
-from ringtune.timeline.spans import Mask, PartInfo, SpanTable, Trace
-from ringtune.timeline.vocabulary import FLOW_CATEGORY, FORMAT, KNOBS, OVERLAPPING_STAGES, STAGE_LIMIT, Stage
+from ringtune.timeline.spans import Ints, Mask, PartInfo, SpanTable, Trace
+from ringtune.timeline.vocabulary import (
+    FLOW_CATEGORY,
+    FORMAT,
+    KNOBS,
+    OVERLAPPING_STAGES,
+    STAGE_LIMIT,
+    STEP_NAME,
+    STEP_PREFIX,
+    Stage,
+)
 
 
 def write_merged(path: Path, trace: Trace, *, problems: Sequence[str] = (), missing: Sequence[int] = ()) -> None:
@@ -36,8 +46,7 @@ def write_merged(path: Path, trace: Trace, *, problems: Sequence[str] = (), miss
     Raises:
         TraceIoError: The file cannot be written; nothing is left behind.
     """
-    used = np.unique(trace.spans.rank.astype(np.int64) * STAGE_LIMIT + trace.spans.stage).tolist()
-    head = head_events(trace, [(code // STAGE_LIMIT, Stage(code % STAGE_LIMIT)) for code in used])
+    head = head_events(trace, track_names(trace.spans))
     about = about_document(trace, problems, missing)
     first = [*head, *instant_events(trace)]
     with atomic_file(path) as file:
@@ -66,6 +75,24 @@ def about_document(trace: Trace, problems: Sequence[str], missing: Sequence[int]
     }
 
 
+def tracks_of(spans: SpanTable) -> Ints | NDArray[np.uint8]:
+    """Return the track of each span: its stage, and ``n * STAGE_LIMIT`` more for those of the n-th thread."""
+    thread, names = spans.threads()
+    return thread[spans.facts] * STAGE_LIMIT + spans.stage if len(names) > 1 else spans.stage
+
+
+def track_names(spans: SpanTable) -> dict[int, dict[int, str]]:
+    """Return the names of the tracks on which a rank has spans, by rank and track."""
+    track, names = tracks_of(spans), spans.threads()[1]
+    limit = len(names) * STAGE_LIMIT
+    found: dict[int, dict[int, str]] = {}
+    for code in np.unique(spans.rank * np.int64(limit) + track).tolist():
+        rank, number = divmod(code, limit)
+        thread, stage = divmod(number, STAGE_LIMIT)
+        found.setdefault(rank, {})[number] = names[thread] or Stage(stage).label
+    return found
+
+
 def in_file_order(spans: SpanTable) -> SpanTable:
     """Sort by begin, rank, stage, longest first; equal spans keep their order."""
     return spans.take(np.lexsort((-spans.end_ns, spans.stage, spans.rank, spans.begin_ns)))
@@ -74,7 +101,7 @@ def in_file_order(spans: SpanTable) -> SpanTable:
 def written_async(spans: SpanTable) -> Mask:
     """Which spans must be async pairs; the table is in file order."""
     chosen = spans.in_stage(*sorted(OVERLAPPING_STAGES))
-    groups = spans.rank.astype(np.int64) * STAGE_LIMIT + spans.stage
+    groups = spans.rank * np.int64(len(spans.threads()[1]) * STAGE_LIMIT) + tracks_of(spans)
     order = np.argsort(groups, kind="stable")
     bounds = np.flatnonzero(np.diff(groups[order])) + 1
     for members in np.split(order, bounds):
@@ -111,12 +138,12 @@ def _all_blocks(spans: SpanTable) -> Iterator[list[Event]]:
 
 def _span_events(block: SpanTable, pairs: list[bool], identities: list[int]) -> list[Event]:
     events: list[Event] = []
-    columns = (block.name, block.stage, block.rank, block.begin_ns, block.end_ns)
+    columns = (block.name, block.stage, tracks_of(block), block.rank, block.begin_ns, block.end_ns)
     rows = zip(*(column.tolist() for column in columns), argument_rows(block), pairs, identities, strict=True)
     names = block.names
     labels = {int(stage): stage.label for stage in Stage}
-    for name, stage, rank, begin, end, arguments, is_pair, identity in rows:
-        event: Event = {"name": names[name], "cat": labels[stage], "pid": rank, "tid": stage, "ts": begin / 1000}
+    for name, stage, track, rank, begin, end, arguments, is_pair, identity in rows:
+        event: Event = {"name": names[name], "cat": labels[stage], "pid": rank, "tid": track, "ts": begin / 1000}
         if is_pair:
             own = {"local": identity}  # of the process: with a global one, Perfetto draws it under no rank
             events.append({**event, "ph": "b", "id2": own, "args": span_args(arguments, block)})
@@ -126,6 +153,9 @@ def _span_events(block: SpanTable, pairs: list[bool], identities: list[int]) -> 
         elif stage == Stage.CYCLE and begin == end:
             events.append({**event, "ph": "i", "s": "p", "args": cycle_args(arguments)})
         else:
+            if stage == Stage.STEP and names[name] == STEP_NAME and (number := arguments[3]) >= 0:
+                # Not of pairs: Perfetto draws a track for each name of these.
+                event["name"] = f"{STEP_PREFIX}{number}"
             events.append({**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, block)})
     return events
 
@@ -175,16 +205,15 @@ def _flow_event(identity: int, rank: int, begin_ns: int) -> Event:
     }
 
 
-def head_events(trace: Trace, used: Sequence[tuple[int, Stage]]) -> list[Event]:
-    """Return the metadata that names processes and tracks; ``used``: the stages of which a rank has spans."""
+def head_events(trace: Trace, used: Mapping[int, Mapping[int, str]]) -> list[Event]:
+    """Return the metadata that names processes and tracks; ``used``: the tracks on which a rank has spans."""
     hosts = {part.rank: part.host for part in trace.parts}
-    ranks = sorted({*trace.ranks, *(rank for rank, _ in used)})
+    ranks = sorted({*trace.ranks, *used})
     events: list[Event] = []
     for rank in ranks:
         label = f"rank {rank} ({hosts[rank]})" if hosts.get(rank) else f"rank {rank}"
         # Instants stand on the cycle track.
-        tracks = sorted({*(stage for owner, stage in used if owner == rank), Stage.CYCLE})
-        events += process_events(rank, label, tracks)
+        events += process_events(rank, label, {int(Stage.CYCLE): Stage.CYCLE.label, **used.get(rank, {})})
     return events
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import orjson
 
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable
-from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, stage_labels
+from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, STAGE_LIMIT, stage_labels
 
 if TYPE_CHECKING:
     from ringtune._native import MergeWriter
@@ -59,8 +59,9 @@ def _written(descriptor: int, begin: int, spans: SpanTable) -> int:
 
     columns: dict[str, Any] = {name: getattr(spans, name) for name in COLUMN_TYPES}
     texts: Any = (_quoted(spans.names), _quoted(spans.tensors), list(spans.fact_texts))
+    tracks = [number * STAGE_LIMIT for number in spans.threads()[0].tolist()]
     always_paired = sum(1 << stage for stage in OVERLAPPING_STAGES)
-    writer: MergeWriter = MergeWriter((descriptor, begin), columns, texts, stage_labels(), always_paired)
+    writer: MergeWriter = MergeWriter((descriptor, begin), columns, texts, (stage_labels(), tracks), always_paired)
     while writer.write_some(min(8, os.cpu_count() or 1)):
         pass  # Python looks for Ctrl-C here
     writer.write_arrows()

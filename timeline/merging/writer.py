@@ -6,7 +6,7 @@ Every event stands on a line of its own, so files can be searched with grep and 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -58,12 +58,12 @@ def metadata(name: str, pid: int, tid: int, /, **args: Any) -> Event:
     return {"name": name, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
-def process_events(rank: int, label: str, stages: Iterable[Stage]) -> list[Event]:
-    """Return the metadata that names and sorts a rank's process and its tracks, one a stage."""
+def process_events(rank: int, label: str, tracks: Mapping[int, str]) -> list[Event]:
+    """Return the metadata that names and sorts a rank's process and its tracks, which are given by their numbers."""
     events = [metadata("process_name", rank, 0, name=label), metadata("process_sort_index", rank, 0, sort_index=rank)]
-    for stage in stages:
-        events.append(metadata("thread_name", rank, int(stage), name=stage.label))
-        events.append(metadata("thread_sort_index", rank, int(stage), sort_index=int(stage)))
+    for track, name in sorted(tracks.items()):
+        events.append(metadata("thread_name", rank, track, name=name))
+        events.append(metadata("thread_sort_index", rank, track, sort_index=track))
     return events
 
 

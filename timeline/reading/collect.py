@@ -16,7 +16,7 @@ from typing import Any
 from ringtune.layout import current_keys
 from ringtune.timeline.reading.columns import SpanBuilder, nanoseconds, number
 from ringtune.timeline.reading.groups import GroupReader
-from ringtune.timeline.reading.kineto import translated
+from ringtune.timeline.reading.kineto import thread_label, track_key, translated
 from ringtune.timeline.spans import Instant
 from ringtune.timeline.vocabulary import ARRIVAL, END_EVENT, KNOBS, PART_EVENT, TENSORS_EVENT, Stage
 
@@ -42,6 +42,7 @@ class Collector:
     Attributes:
         headers: Arguments of ``ringtune_part`` events by pid, ``ends`` those of ``ringtune_end``.
         process_names: Name of each pid.
+        thread_names: Name of each thread of a profile, by `track_key`.
         horovod: Horovod wrote this file; ``horovod_start_ns`` is its moment 0 since 1970 (0: not said).
         kineto: PyTorch's profiler wrote this file; set by the reader.
         skipped: Events that made no sense (spans left out are counted by ``spans``).
@@ -53,6 +54,7 @@ class Collector:
         self.headers: dict[Any, Mapping[str, Any]] = {}
         self.ends: dict[Any, Mapping[str, Any]] = {}
         self.process_names: dict[Any, str] = {}
+        self.thread_names: dict[str, str] = {}
         self.horovod = False
         self.horovod_start_ns = 0
         self.kineto = False
@@ -155,6 +157,8 @@ class Collector:
                 self.horovod, self.horovod_start_ns = True, int(nanoseconds([start])[0])
             if "name" in args:
                 self.process_names[pid] = str(args["name"])
+        elif name == "thread_name" and self.kineto and "name" in args:
+            self.thread_names[track_key(pid, event.get("tid"))] = thread_label(str(args["name"]))
 
     def _of_tensor(self, begin: Event, about: Any) -> Event:
         """A span of Horovod: the process is the tensor, the observer rank 0; an operation's end has its shape."""

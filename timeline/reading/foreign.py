@@ -15,12 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from ringtune.timeline.reading.collect import Collector
 from ringtune.timeline.reading.kineto import GPU_PREFIX, PROFILER_STEP, step_number
 from ringtune.timeline.reading.stream import EventStream
 from ringtune.timeline.spans import UNKNOWN, Instant, Ints, Mask, PartInfo, SpanTable, Trace
-from ringtune.timeline.vocabulary import COPY_IN_NAME, COPY_OUT_NAME, NEGOTIATE_PREFIX, QUEUE_NAME, Stage
+from ringtune.timeline.vocabulary import (
+    COPY_IN_NAME,
+    COPY_OUT_NAME,
+    FOREIGN_STAGES,
+    NEGOTIATE_PREFIX,
+    QUEUE_NAME,
+    Stage,
+)
 
 _COLLECTIVE = re.compile(r"^(?:RING|GLOO|NCCL|MPI|CCL)_[A-Z]|^nccl(?:Dev)?Kernel|^(?:nccl|gloo|mpi|ucc|ringtune):")
 _DEVICE_COLLECTIVE = re.compile(r"^nccl(?:Dev)?Kernel")
@@ -49,7 +57,7 @@ def foreign_trace(file: Path, stream: EventStream, collector: Collector) -> Trac
         mapped = np.array([ranks[pid] for pid in pids], dtype=np.int32)
         spans = replace(spans, rank=mapped[places])
     instants = tuple(replace(instant, rank=ranks[instant.rank]) for instant in instants)
-    spans = with_steps(by_name(spans))
+    spans = with_threads(with_steps(by_name(spans)), collector.thread_names)
     unix_ns, local_ns = _wall_clock(stream.document, spans, instants)
     host = str(stream.document.get("hostname", stream.document.get("host_name", "")))
     common = PartInfo(
@@ -143,6 +151,26 @@ def with_steps(spans: SpanTable) -> SpanTable:
             on_device = mine & spans.in_stage(Stage.KERNEL, Stage.COMMUNICATE)
             _fill(step, replace(spans, step=step), on_device, device_steps)
     return replace(spans, step=step)
+
+
+def with_threads(spans: SpanTable, names: Mapping[str, str]) -> SpanTable:
+    """Name the threads and streams of spans of other tools; those that ringtune would record have none."""
+    facts: list[dict[str, Any]] = [orjson.loads(f"{{{text}}}") for text in spans.fact_texts]
+    if not any("thread" in one for one in facts):
+        return spans
+    named, plain = list[str](), list[str]()
+    for one in facts:
+        thread = one.pop("thread", "")
+        plain.append(_inside(one))
+        called = names.get(thread, f"thread {thread.rpartition('/')[2]}")
+        named.append(_inside({**one, "thread": called}) if thread else plain[-1])
+    theirs = spans.in_stage(*FOREIGN_STAGES)
+    code = np.where(theirs, spans.facts, spans.facts + len(named)).astype(np.int32)
+    return replace(spans, facts=code, fact_texts=(*named, *plain))
+
+
+def _inside(facts: Mapping[str, Any]) -> str:
+    return orjson.dumps(facts).decode()[1:-1]
 
 
 def _fill(step: Ints, spans: SpanTable, wanted: Mask, marks: Mask) -> None:

@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ringtune import layout
 from ringtune.errors import TraceIoError
 from ringtune.timeline.reading.collect import Collector
 from ringtune.timeline.reading.foreign import foreign_trace, horovod_trace
 from ringtune.timeline.reading.stream import EventStream
-from ringtune.timeline.spans import PartInfo, Trace
-from ringtune.timeline.vocabulary import FORMAT
+from ringtune.timeline.spans import PartInfo, SpanTable, Trace
+from ringtune.timeline.vocabulary import FORMAT, STEP_NAME, STEP_PREFIX, Stage
 
 
 def read_events(file: Path) -> Trace:
@@ -64,7 +66,7 @@ def interpret(file: Path, stream: EventStream, collector: Collector) -> Trace:
     Raises:
         TraceIoError: The file contradicts itself, or a newer ringtune wrote it.
     """
-    spans, instants = collector.spans.table(), tuple(collector.instants)
+    spans, instants = _with_plain_steps(collector.spans.table()), tuple(collector.instants)
     about = _about_merged(file, stream.document)
     if about is not None:
         parts = tuple(sorted((_merged_part(entry, about) for entry in about["parts"]), key=lambda part: part.rank))
@@ -77,6 +79,16 @@ def interpret(file: Path, stream: EventStream, collector: Collector) -> Trace:
     if collector.horovod:
         return horovod_trace(file, stream, collector)
     return foreign_trace(file, stream, collector)
+
+
+def _with_plain_steps(spans: SpanTable) -> SpanTable:
+    """Give ringtune's steps, whose names in a file hold their numbers, the one name that they have in tables."""
+    numbered = [name.startswith(STEP_PREFIX) and name.removeprefix(STEP_PREFIX).isdecimal() for name in spans.names]
+    if not any(numbered):
+        return spans
+    names = spans.names if STEP_NAME in spans.names else (*spans.names, STEP_NAME)
+    steps = spans.in_stage(Stage.STEP) & np.array(numbered)[spans.name]
+    return replace(spans, name=np.where(steps, names.index(STEP_NAME), spans.name).astype(np.int32), names=names)
 
 
 def _about_merged(file: Path, document: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -28,6 +28,7 @@ C_BYTES = {
 }  # fmt: skip
 """The same as ``Input type`` has them, which the profiler writes with its shapes."""
 
+_THREAD = re.compile(r"^thread (\d+) \((.+)\)$")
 _CALL = re.compile(r"^(?:gloo|mpi|ucc|nccl|ringtune):")
 
 
@@ -38,7 +39,26 @@ def step_number(name: str) -> int:
 
 
 def translated(event: Event) -> Event:
-    """Return a complete event of Kineto with what ringtune knows spelled ringtune's way; others as they are."""
+    """Return a complete event of Kineto with what ringtune knows spelled ringtune's way, and its thread or stream."""
+    found, thread = _spelled(event), event.get("tid")
+    if not isinstance(thread, int):
+        return found
+    args = found.get("args")
+    thread_key = track_key(event["pid"], thread)
+    return {**found, "args": {**(args if isinstance(args, dict) else {}), "thread": thread_key}}
+
+
+def thread_label(name: str) -> str:
+    """Return the name of a thread with its own part first: ``python 812`` for ``thread 812 (python)``."""
+    return _THREAD.sub(r"\2 \1", name.strip())
+
+
+def track_key(pid: object, tid: object) -> str:
+    """Return what stands for a thread or a stream until all of the file, which may name it anywhere, has been read."""
+    return f"{pid}/{tid}"
+
+
+def _spelled(event: Event) -> Event:
     if event.get("cat") == "gpu_user_annotation":
         return {**event, "name": f"{GPU_PREFIX}{event.get('name', '')}"}
     args = event.get("args")

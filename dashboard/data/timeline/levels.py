@@ -1,9 +1,10 @@
 """The lanes of a timeline and their levels, computed once: spans by lane, and coarser and coarser levels of them.
 
-A *lane* is one stage of one rank. Its spans lie side by side, by begin. A *level* of a lane cuts the job's time into
-buckets of equal width and holds one *item* for the spans that begin in the same bucket: where they begin and end, how
-many they are, and how much of that time none of them covered. Widths grow by `WIDEN`, so all levels together are about
-half as large as the spans, and a window of any length is answered from a few thousand items.
+A *lane* is one stage of one rank; of a thread or stream of a profile, the calls of one depth. Its spans lie side by
+side, by begin. A *level* of a lane cuts the job's time into buckets of equal width and holds one *item* for the spans
+that begin in the same bucket: where they begin and end, how many they are, and how much of that time none of them
+covered. Widths grow by `WIDEN`, so all levels together are about half as large as the spans, and a window of any
+length is answered from a few thousand items.
 
 Everything is columns of numbers, in memory or as files that are mapped into it (`timeline_store`).
 """
@@ -30,7 +31,8 @@ Allocate = Callable[[str, Any, int], NDArray[Any]]
 STAGES = tuple(STAGE_OF_LABEL[label] for label in PHASES)
 PLACE_OF_STAGE = np.full(256, len(STAGES), dtype=np.int64)
 PLACE_OF_STAGE[[int(stage) for stage in STAGES]] = np.arange(len(STAGES))
-ROW_LIMIT = 6
+ROW_LIMIT, STACK_LIMIT = 6, 24
+"""Most rows of a lane of spans that overlap, and most lanes of a thread."""
 COARSEST = 1024
 """Least buckets of the coarsest level: one for each pixel of a small screen; larger ones take the next finer level."""
 WIDEN = 4
@@ -66,6 +68,8 @@ class Level:
 class Lane:
     """One stage of one rank: its spans by begin, and columns by which those that touch a window are found quickly.
 
+    Where ``thread`` has a name, it holds that thread's calls inside so many others as its ``depth`` says.
+
     ``first`` is the place of its first span among all spans; ``reach[i]`` the latest end among the first i + 1 spans;
     ``row`` the line of a span within the lane, below ``rows``, so that spans that overlap lie beside one another.
     """
@@ -79,6 +83,8 @@ class Lane:
     row: NDArray[np.int8]
     rows: int
     levels: Sequence[Level] = ()
+    thread: str = ""
+    depth: int = 0
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -141,6 +147,8 @@ class LaneTable:
             row=column["row"],
             rows=place["rows"],
             levels=tuple(levels),
+            thread=place["thread"],
+            depth=place["depth"],
         )
 
 
@@ -159,12 +167,12 @@ def build_lanes(
         allocate: Makes the columns of the spans.
         on_progress: Receives the share of the work that is done.
     """
-    chosen = by_lane(spans)
-    total = sum(len(order) for _, _, order in chosen)
+    chosen = [(rank, stage, call) for rank, stage, order in by_lane(spans) for call in by_thread(spans, order)]
+    total = sum(len(order) for _, _, (_, _, order) in chosen)
     table = LaneTable({name: allocate(name, kind, total) for name, kind in LANE_TYPES.items()}, {})
     length = int(spans.end_ns.max() - spans.begin_ns.min()) if len(spans) else 0
     first, pieces = 0, list[Columns]()
-    for rank, stage, order in chosen:
+    for rank, stage, (thread, depth, order) in chosen:
         part = slice(first, first + len(order))
         for name in COLUMN_TYPES:
             table.spans[name][part] = getattr(spans, name)[order]
@@ -177,8 +185,8 @@ def build_lanes(
         for width, items in _levels((begin, end, reach), first, length):
             levels.append([width, sum(len(piece["begin"]) for piece in pieces), len(items["begin"])])
             pieces.append(items)
-        place = {"rank": rank, "stage": int(stage), "first": first, "count": len(order), "rows": int(row.max()) + 1}
-        table.places.append({**place, "levels": levels})
+        place = {"rank": rank, "stage": int(stage), "thread": thread, "depth": depth, "first": first}
+        table.places.append({**place, "count": len(order), "rows": int(row.max()) + 1, "levels": levels})
         first += len(order)
         on_progress(first / total)
     blank = {name: np.empty(0, dtype=kind) for name, kind in ITEM_TYPES.items()}
@@ -195,6 +203,23 @@ def by_lane(spans: SpanTable) -> list[tuple[int, Stage, Ints]]:
         if first < end:
             rank, stage = divmod(int(lane[first]), len(STAGES))
             found.append((rank, STAGES[stage], order[first:end]))
+    return found
+
+
+def by_thread(spans: SpanTable, order: Ints) -> list[tuple[str, int, Ints]]:
+    """Thread, depth and the places of the spans, by begin, of every lane that spans of one stage and rank make."""
+    numbers, names = spans.threads()
+    if len(names) == 1:
+        return [("", 0, order)]
+    thread, found = numbers[spans.facts[order]], list[tuple[str, int, Ints]]()
+    for number in np.unique(thread).tolist():
+        mine = order[thread == number]
+        if not number:
+            found.append(("", 0, mine))
+            continue
+        mine = mine[np.lexsort((-spans.end_ns[mine], spans.begin_ns[mine]))]  # a call before those that begin with it
+        row = rows_of(spans.begin_ns[mine], spans.end_ns[mine], [NEVER] * STACK_LIMIT)
+        found += [(names[number], depth, mine[row == depth]) for depth in range(int(row.max()) + 1)]
     return found
 
 
@@ -219,7 +244,7 @@ def rows_of(begin: Ints, end: Ints, taken: Sequence[int] = ()) -> NDArray[np.int
     free = list(taken) or [NEVER] * ROW_LIMIT
     rows = bytearray(len(begin))
     for number, (first, last) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
-        for row in range(ROW_LIMIT):
+        for row in range(len(free)):
             if free[row] <= first:
                 break
         else:

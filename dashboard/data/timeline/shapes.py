@@ -169,12 +169,18 @@ def _blocked(items: _Items, pixel_ns: float) -> Shapes:
 
 
 def _block_starts(items: _Items, before: Ints, pixel_ns: float) -> Ints:
-    """Return where blocks start: with a lane, behind a pixel's gap, and now and then where nothing reaches across."""
+    """Return where blocks start: with a lane, behind a pixel's gap, and where nothing reaches across.
+
+    There they start now and then, and around whatever is as long as a block may be, which has room for its name.
+    """
     begin, fresh = items.begin, np.diff(items.lane, prepend=-1) != 0
     apart = fresh.copy()
     apart[1:] |= begin[1:] >= items.reach[:-1]
     bucket = (begin // (BLOCK_PIXELS * pixel_ns)).astype(np.int64)
     turned = np.diff(bucket, prepend=bucket[:1] - 1) != 0
+    long = items.end - begin > BLOCK_PIXELS * pixel_ns
+    turned |= long
+    turned[1:] |= long[:-1]
     return np.flatnonzero(fresh | (before > pixel_ns) | (turned & apart))
 
 

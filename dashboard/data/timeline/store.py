@@ -27,7 +27,7 @@ from ringtune.dashboard.data.timeline.levels import ITEM_TYPES, LANE_TYPES, Lane
 from ringtune.dashboard.data.timeline.path import PATH_TYPES, PathTable, path_of
 from ringtune.timeline.spans import Instant, Trace
 
-FORMAT = 8
+FORMAT = 9
 KEPT_BYTES = 12 * 2**30
 """Indexes beyond this size are removed, the least recently used first."""
 

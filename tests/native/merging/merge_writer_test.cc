@@ -55,7 +55,7 @@ struct SpanTable {
     }
   }
   [[nodiscard]] SpanColumns columns() const {
-    return {begin_ns, end_ns, bytes, batch, step, rank, knobs_version, name, tensor, facts, stage};
+    return {begin_ns, end_ns, bytes, batch, step, rank, knobs_version, name, tensor, facts, stage, {0, 40}};
   }
 };
 
@@ -90,7 +90,7 @@ TEST(MergeWriter, WritesEveryKindOfSpan) {
       merged({span(7'000, 8'000, Stage::kCycle), whole, span(3'000, 3'001, Stage::kQueue), speed, flight,
               span(6'000, 6'000, Stage::kCycle)},
              1),
-      R"({"name":"n","cat":"s3","ph":"X","pid":3,"tid":3,"ts":1.500,"dur":1.000,"args":{"tensor":"t","bytes":12,"step_schedule":1,"batch":7,"step":2,"knobs_version":4}},
+      R"({"name":"n","cat":"s3","ph":"X","pid":3,"tid":43,"ts":1.500,"dur":1.000,"args":{"tensor":"t","bytes":12,"step_schedule":1,"batch":7,"step":2,"knobs_version":4}},
 {"name":"n","cat":"s1","ph":"b","pid":0,"tid":1,"ts":3.000,"id2":{"local":1},"args":{"bytes":0,"knobs_version":0}},
 {"name":"n","cat":"s1","ph":"e","pid":0,"tid":1,"ts":3.001,"id2":{"local":1}},
 {"name":"BUS_BANDWIDTH","cat":"s14","ph":"C","pid":0,"tid":14,"ts":4.000,"args":{"bytes_per_s":10}},

@@ -275,7 +275,7 @@ TEST(Runtime, TimelineHoldsEveryStageOfATensor) {
   std::stringstream text;
   text << file.rdbuf();
   for (const char* part :
-       {"NEGOTIATE_ALLREDUCE", "RING_ALLREDUCE", "CALLBACK", "IN_FLIGHT", "BUS_BANDWIDTH", "\"WAIT\"", "\"STEP\"",
+       {"NEGOTIATE_ALLREDUCE", "RING_ALLREDUCE", "CALLBACK", "IN_FLIGHT", "BUS_BANDWIDTH", "\"WAIT\"", "\"step 0\"",
         "CYCLE_START", "\"CLOCK\"", "\"KNOBS\"", "grad \\\"a\\\"", "ringtune_end"}) {
     EXPECT_NE(text.str().find(part), std::string::npos) << part;
   }

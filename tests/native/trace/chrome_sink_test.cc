@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
         StageCase{Stage::kCopyOut, 0,
                   R"({"name":"MEMCPY_OUT_FUSION_BUFFER","cat":"copy_out","ph":"X","pid":1,"tid":4)"},
         StageCase{Stage::kWait, 255, R"({"name":"WAIT","cat":"wait","ph":"X","pid":1,"tid":5)"},
-        StageCase{Stage::kStep, 255, R"({"name":"STEP","cat":"step","ph":"X","pid":1,"tid":6)"},
+        StageCase{Stage::kStep, 255, R"({"name":"step 0","cat":"step","ph":"X","pid":1,"tid":6)"},
         StageCase{
             Stage::kRange, 255,
             R"({"name":"user","cat":"range","ph":"X","pid":1,"tid":7,"ts":1.000,"dur":1.000,"args":{"step":0,"knobs_version":0}})"},
