@@ -132,3 +132,9 @@ class Runtime(Protocol):
         self, stage: int, kind: int, name: str, begin_ns: int, end_ns: int, bytes: int = 0, batch: int = 0,
         process_set: int = 0, dtype: int = 255,
     ) -> None: ...  # fmt: skip
+    def begin_foreign(
+        self, stage: int, kind: int, name: str, begin_ns: int, bytes: int, batch: int, process_set: int, dtype: int,
+        device: int, stream: int,
+    ) -> int: ...  # fmt: skip
+    def end_foreign(self, work: int, stream: int) -> None: ...
+    def drop_foreign(self, work: int) -> None: ...

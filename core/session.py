@@ -22,6 +22,7 @@ from ringtune.config import Config, not_yet_warned
 from ringtune.elastic import membership
 from ringtune.elastic.tracks import Tracks
 from ringtune.errors import InvalidArgument, NotInitialized, RingtuneError
+from ringtune.foreign import ForeignRecorder
 from ringtune.knobs import Knobs
 from ringtune.meters.meters import Meters
 from ringtune.operations import Range
@@ -78,6 +79,7 @@ class Session(Tickets):
         self._extensions = extensions.ExtensionSet(placement.rank)
         self._meters, self._recording = Meters(self), Recording(self)
         self._steps = StepMarks(runtime, self._step_ended)
+        self.foreign = ForeignRecorder(runtime)
 
     @staticmethod
     def open(config: Config | None = None) -> Session:
@@ -197,19 +199,6 @@ class Session(Tickets):
     def record_range(self, name: str, begin_ns: int, end_ns: int) -> None:
         """Record a range of this thread."""
         self._runtime.record_range(name, begin_ns, end_ns)
-
-    def record_foreign(self, stage: int, kind: int, name: str, begin_ns: int, end_ns: int, *about: int) -> None:
-        """Record a stage of a collective that this runtime does not carry.
-
-        Args:
-            stage: Number of ``native/trace/span.h``.
-            kind: Number of the kind of operation.
-            name: Name.
-            begin_ns: Begin on the monotonic clock.
-            end_ns: End on it.
-            about: Bytes, batch, process set and dtype, as far as they are known.
-        """
-        self._runtime.record_foreign(stage, kind, name, begin_ns, end_ns, *about)
 
     # -- life --------------------------------------------------------------------------------------------------------
 

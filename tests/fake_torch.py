@@ -77,6 +77,7 @@ class Cuda:
         self._default = Stream()
         made: Any = torch.cuda
         made.current_stream = lambda device=None: self.current_stream()
+        made.default_stream = lambda device=None: self._default
         made.stream, made.Stream, made.Event = self.stream, Stream, Event
         made.get_device_capability = lambda device=None: (8, 0)
         c10d: Any = dist.distributed_c10d

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import threading
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from ringtune import native
 from ringtune.bootstrap.placement import Placement
@@ -33,6 +35,44 @@ def tell_of_loss(placement: Placement, store: Any) -> None:
         store.set(key_of_loss(placement.job, placement.rank), _one_line(error).encode())
 
 
+class _Exit(SystemExit):
+    """What `sys.exit` raises in a rank. The interpreter forgets an exit before it calls what ends the session.
+
+    It lets go of the exception when no function runs any more; whoever catches an exit lets go of it in a function.
+    """
+
+    def __del__(self) -> None:
+        try:
+            sys._getframe(1)
+        except ValueError:
+            if threading.current_thread() is threading.main_thread():
+                _exits.append(self.code)
+
+
+_Exit.__name__ = _Exit.__qualname__ = "SystemExit"
+_exits: list[Any] = []
+"""The code with which this process exits, once nothing can catch that any more."""
+
+
+def watch_exits() -> None:
+    """Notice from now on with which code `sys.exit` ends this process."""
+    if not hasattr(sys.exit, "__wrapped__"):
+
+        @functools.wraps(sys.exit)
+        def exit(code: Any = None, /) -> NoReturn:
+            raise _Exit(code)
+
+        sys.exit = exit
+
+
+def _exit_status() -> tuple[int, str]:
+    """Return the code of `sys.exit`, and its words where it was given some; 0 where the script came to its end."""
+    code = _exits[0] if _exits else None  # those behind it were caught on the way to it
+    if code is None or isinstance(code, int):
+        return int(code or 0) & 0xFF, ""
+    return 1, _short(str(code))
+
+
 def departure(*, at_exit: bool) -> tuple[str, bool]:
     """Return how this rank leaves, as the words behind "rank 1 on host b", and whether by an error.
 
@@ -44,20 +84,27 @@ def departure(*, at_exit: bool) -> tuple[str, bool]:
     error = getattr(sys, "last_value", None) if at_exit else sys.exc_info()[1]
     if isinstance(error, BaseException):
         return ("ended its script with " if at_exit else "has shut down after ") + _one_line(error), True
+    code, words = _exit_status() if at_exit else (0, "")
+    if code != 0:
+        return f"exited with code {code}" + (f": {words}" if words else ""), True
     return "has come to the end of its script" if at_exit else "", False
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MESSAGE_LENGTH else text[:_MESSAGE_LENGTH] + " ..."
 
 
 def _one_line(error: BaseException) -> str:
     try:
-        message = " ".join(str(error).split())
+        message = str(error)
     except Exception:  # the object's own method may raise anything
         message = ""
-    text = type(error).__name__ + (f": {message}" if message else "")
-    return text if len(text) <= _MESSAGE_LENGTH else text[:_MESSAGE_LENGTH] + " ..."
+    return _short(type(error).__name__ + (f": {message}" if message else ""))
 
 
 def exit_code() -> int | None:
     """Return the process's exit code as far as it is known while the session closes: None unless it fails."""
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
         return 130
-    return 1 if hasattr(sys, "last_value") else None
+    return 1 if hasattr(sys, "last_value") else _exit_status()[0] or None

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ringtune import native, runfolder, session
 from ringtune.algorithms import load_table
-from ringtune.bootstrap import interfaces, mpi_carrier, open_files, rank_process
+from ringtune.bootstrap import departure, interfaces, mpi_carrier, open_files, rank_process
 from ringtune.bootstrap.deadline import Deadline
 from ringtune.bootstrap.meeting_watch import MeetingWatch
 from ringtune.bootstrap.placement import Placement, detect
@@ -85,6 +85,7 @@ def open_session(config: Config | None = None) -> Session:
     except BaseException:
         opened.close()
         raise
+    departure.watch_exits()
     atexit.unregister(session.end_of_process)
     atexit.register(session.end_of_process)
     return opened

@@ -118,7 +118,7 @@ def _tell(claim: Claim) -> None:
     assert claim.store is not None
     try:
         with native.translated():
-            store = native.load().StoreClient(*claim.store, claim.secret, _TELL_TIMEOUT_NS)
+            store = native.load().StoreClient(*claim.store, claim.secret, _TELL_TIMEOUT_NS, "child", claim.rank)
             count = store.add(f"{claim.job}/no_rank", 1)
     except native.error_class():
         count = 1  # the job has ended, and its counter with it

@@ -192,7 +192,8 @@ def join(config: Config) -> Membership:
         )
     if _state.member is None:
         with native.translated():
-            store = native.load().StoreClient(*config.store, config.secret, config.start_timeout_ns)
+            client = native.load().StoreClient
+            store = client(*config.store, config.secret, config.start_timeout_ns, "worker", config.worker)
             store.set_at_end(keys.gone(config.job, config.worker), b"1")
         _state.member = Membership(config.job, config.worker, store)
     return _state.member

@@ -97,7 +97,8 @@ def main() -> int:
     config = Config.from_environ()
     assert config.store is not None and config.job is not None and config.secret is not None
     with native.translated():
-        store = native.load().StoreClient(*config.store, config.secret, config.start_timeout_ns)
+        client = native.load().StoreClient
+        store = client(*config.store, config.secret, config.start_timeout_ns, "worker", _rank(config))
         payload = store.get(f"{config.job}/call", config.start_timeout_ns)
     try:
         func, args, kwargs = cloudpickle.loads(payload)

@@ -87,7 +87,8 @@ class ElasticSupervisor(Supervisor):
         self._news = 0
         self._given_up: membership.GiveUp | None = None
         with native.translated():
-            self._store = native.load().StoreClient(job.store_host, job.store_port, job.secret, _STORE_TIMEOUT_NS)
+            client = native.load().StoreClient
+            self._store = client(job.store_host, job.store_port, job.secret, _STORE_TIMEOUT_NS, "launcher")
         self._tell_notice(HostUpdateResult.no_update)
 
     def run_with(self, hosts: Sequence[Host], discovery: Discovery | None) -> Outcome:

@@ -230,7 +230,7 @@ def _store_host(config: Config, others: Set[str], changing: bool, found: Routes)
 
 def _client(job: Job) -> Any:
     with native.translated():
-        return native.load().StoreClient(job.store_host, job.store_port, job.secret, 10_000_000_000)
+        return native.load().StoreClient(job.store_host, job.store_port, job.secret, 10_000_000_000, "launcher")
 
 
 def _hosts(options: LaunchOptions) -> list[Host] | None:

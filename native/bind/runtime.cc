@@ -245,6 +245,28 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
       .def("release", &Runtime::release, nb::arg("ticket"));
 }
 
+struct ForeignNumbers {
+  int stage;
+  int kind;
+  int dtype;
+};
+
+Span foreign_span(ForeignNumbers numbers, std::int64_t begin_ns, std::int64_t end_ns, std::uint64_t bytes,
+                  std::uint32_t batch, std::uint16_t process_set) {
+  Span span{begin_ns,
+            end_ns,
+            bytes,
+            0,
+            batch,
+            0,
+            0,
+            static_cast<Stage>(numbers.stage),
+            static_cast<std::uint8_t>(numbers.kind)};
+  span.process_set = process_set;
+  span.dtype = static_cast<std::uint8_t>(numbers.dtype);
+  return span;
+}
+
 void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
   runtime
       .def("knobs",
@@ -287,14 +309,28 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
           "record_foreign",
           [](Runtime& self, int stage, int kind, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns,
              std::uint64_t bytes, std::uint32_t batch, std::uint16_t process_set, int dtype) {
-            Span span{
-                begin_ns, end_ns, bytes, 0, batch, 0, 0, static_cast<Stage>(stage), static_cast<std::uint8_t>(kind)};
-            span.process_set = process_set;
-            span.dtype = static_cast<std::uint8_t>(dtype);
-            self.record_foreign(name, span);
+            self.record_foreign(name, foreign_span({stage, kind, dtype}, begin_ns, end_ns, bytes, batch, process_set));
           },
           nb::arg("stage"), nb::arg("kind"), nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"),
-          nb::arg("bytes") = 0, nb::arg("batch") = 0, nb::arg("process_set") = 0, nb::arg("dtype") = Span::kNoDType);
+          nb::arg("bytes") = 0, nb::arg("batch") = 0, nb::arg("process_set") = 0, nb::arg("dtype") = Span::kNoDType)
+      .def(
+          "begin_foreign",
+          [](Runtime& self, int stage, int kind, const std::string& name, std::int64_t begin_ns, std::uint64_t bytes,
+             std::uint32_t batch, std::uint16_t process_set, int dtype, int device, std::uintptr_t stream) {
+            Span span = foreign_span({stage, kind, dtype}, begin_ns, begin_ns, bytes, batch, process_set);
+            span.peer = device;
+            return self.begin_foreign(name, span, reinterpret_cast<CudaStreamHandle>(stream));
+          },
+          nb::arg("stage"), nb::arg("kind"), nb::arg("name"), nb::arg("begin_ns"), nb::arg("bytes"), nb::arg("batch"),
+          nb::arg("process_set"), nb::arg("dtype"), nb::arg("device"), nb::arg("stream"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "end_foreign",
+          [](Runtime& self, std::uint64_t work, std::uintptr_t stream) {
+            self.end_foreign(work, reinterpret_cast<CudaStreamHandle>(stream));
+          },
+          nb::arg("work"), nb::arg("stream"), nb::call_guard<nb::gil_scoped_release>())
+      .def("drop_foreign", &Runtime::drop_foreign, nb::arg("work"), nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace

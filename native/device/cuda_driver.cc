@@ -84,6 +84,7 @@ std::string load_all(void* library, CudaFunctions& api) {
   load(library, "cuMemHostUnregister", api.host_unregister, missing);
   load(library, "cuMemHostGetDevicePointer_v2", api.host_device_address, missing);
   std::string optional;
+  load(library, "cuThreadExchangeStreamCaptureMode", api.thread_capture_mode, optional);
   load(library, "cuStreamWaitValue32_v2", api.stream_wait_value, optional);
   load(library, "cuStreamWriteValue32_v2", api.stream_write_value, optional);
   return missing;

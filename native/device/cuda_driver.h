@@ -85,6 +85,7 @@ struct CudaFunctions {
   int (*host_register)(void* memory, std::size_t bytes, unsigned flags);
   int (*host_unregister)(void* memory);
   int (*host_device_address)(CudaAddress* address, void* memory, unsigned flags);
+  int (*thread_capture_mode)(int* mode);  // null with a driver that lacks it
   // Null with drivers older than CUDA 11.7.
   int (*stream_wait_value)(CudaStreamHandle stream, CudaAddress address, std::uint32_t value, unsigned flags);
   int (*stream_write_value)(CudaStreamHandle stream, CudaAddress address, std::uint32_t value, unsigned flags);

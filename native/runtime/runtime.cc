@@ -293,6 +293,7 @@ void Runtime::stop_timeline() {
   impl_->driver->nudge();
   impl_->engine->clock_looks().wait_for(look, Deadline::after(kSecondNs / 4));
   impl_->host_staged.settle_times(Deadline::after(kSecondNs));
+  impl_->foreign.settle(Deadline::after(kSecondNs));
   impl_->tracer.stop();
 }
 
@@ -325,12 +326,23 @@ void Runtime::record_foreign(std::string_view name, Span span) {
     add(counters.traffic[span.kind].bytes, span.bytes);
     add(counters.traffic[span.kind].operations, std::uint64_t{1});
   }
-  if (!tracer.recording()) return;
-  span.name_id = tracer.intern(name);
+  if (tracer.recording()) tracer.record(foreign_span(name, span));
+}
+
+Span Runtime::foreign_span(std::string_view name, Span span) {
+  span.name_id = impl_->tracer.intern(name);
   span.step = impl_->step;
   span.knobs_version = static_cast<std::uint16_t>(knobs_version());
-  tracer.record(span);
+  return span;
 }
+
+std::uint64_t Runtime::begin_foreign(std::string_view name, Span span, CudaStreamHandle stream) {
+  return impl_->tracer.recording() ? impl_->foreign.begin(foreign_span(name, span), stream) : 0;
+}
+
+void Runtime::end_foreign(std::uint64_t work, CudaStreamHandle stream) { impl_->foreign.end(work, stream); }
+
+void Runtime::drop_foreign(std::uint64_t work) { impl_->foreign.drop(work); }
 
 void Runtime::shutdown(std::int64_t timeout_ns, const std::string& how, bool failed) {
   if (!impl_->home.here()) return;
@@ -342,6 +354,7 @@ void Runtime::shutdown(std::int64_t timeout_ns, const std::string& how, bool fai
   impl_->data_paths.close(
       Deadline::after(kSecondNs * 5));  // first: a copy to the host may wait for a stream that it ends
   impl_->host_staged.close();
+  impl_->foreign.close();
   ResultMemory::trim();
 }
 

@@ -198,6 +198,10 @@ class Runtime {
   /// A span of a collective that another library has carried; step and version of the knobs are filled in here. The
   /// statistics count it too: what was communicated, and what a caller waited. Any thread.
   void record_foreign(std::string_view name, Span span);
+  /// The same of one that runs in streams of the GPU `span.peer`, whose clock tells when: see gpu/foreign_times.h.
+  [[nodiscard]] std::uint64_t begin_foreign(std::string_view name, Span span, CudaStreamHandle stream);
+  void end_foreign(std::uint64_t work, CudaStreamHandle stream);
+  void drop_foreign(std::uint64_t work);
 
   /// Reports the departure and ends the cycle thread. Pending operations fail with ShutDown. Rank 0 waits for all
   /// others to leave, at most until `timeout_ns`. Idempotent. `how`: what this rank did, for the others that wait for
@@ -208,6 +212,7 @@ class Runtime {
   class Impl;
   /// Before anything that could reach another rank, or wait for a lock that a thread of the parent held.
   [[nodiscard]] Impl& own() const;
+  [[nodiscard]] Span foreign_span(std::string_view name, Span span);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -13,6 +13,7 @@
 #include "base/home_process.h"
 #include "runtime/driver.h"
 #include "runtime/engine.h"
+#include "runtime/gpu/foreign_times.h"
 #include "runtime/gpu/host_staged_path.h"
 #include "runtime/runtime.h"
 
@@ -106,6 +107,7 @@ class Runtime::Impl {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Driver> driver;
   HostStagedPath host_staged;
+  ForeignTimes foreign{options.cuda_driver, tracer};
   std::unique_ptr<Fabric> fabric;
   std::vector<std::string> hosts;
   Topology topology;

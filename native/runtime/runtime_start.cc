@@ -12,7 +12,8 @@ namespace {
 
 std::unique_ptr<StoreClient> connect_store(const RuntimeOptions& options, Deadline deadline) {
   if (options.size == 1) return nullptr;
-  return std::make_unique<StoreClient>(options.store_host, options.store_port, Secret(options.secret), deadline);
+  const StoreIdentity who{StoreRole::kRank, options.rank, options.job};
+  return std::make_unique<StoreClient>(options.store_host, options.store_port, Secret(options.secret), deadline, who);
 }
 
 std::unique_ptr<Fabric> connect_fabric(const RuntimeOptions& options, StoreClient* store, Deadline deadline) {

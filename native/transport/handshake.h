@@ -42,6 +42,7 @@ struct Handshake {
 
 /// What a stranger may keep open, and for how long, before it has proved that it belongs to the job.
 inline constexpr std::size_t kMaxUnproven = 256;
+inline constexpr std::size_t kMaxUnprovenBytes = 4096;  // that are read of it and kept
 inline constexpr std::int64_t kProofTimeNs = 10'000'000'000;
 
 }  // namespace ringtune

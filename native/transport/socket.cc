@@ -144,6 +144,18 @@ std::uint16_t local_port(int fd) {
 
 std::string local_host(int fd) { return numeric_host(own_address(fd)); }
 
+std::string peer_host(int fd) {
+  SocketAddress address;
+  address.length = sizeof(address.storage);
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) return "";
+  return address.storage.ss_family == AF_UNIX ? "" : numeric_host(address);
+}
+
+bool has_ended(int fd) noexcept {
+  char byte = 0;
+  return ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 std::optional<Fd> accept_tcp(int listener) {
   while (true) {
     Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

@@ -38,6 +38,10 @@ struct SocketAddress {
 [[nodiscard]] std::uint16_t local_port(int fd);
 /// Numeric address of this end. Throws Error.
 [[nodiscard]] std::string local_host(int fd);
+/// Numeric address of the other end; empty when it has none.
+[[nodiscard]] std::string peer_host(int fd);
+/// Whether the other end has closed the connection and nothing that it sent is left to be read.
+[[nodiscard]] bool has_ended(int fd) noexcept;
 
 /// The next waiting connection, non-blocking, with TCP_NODELAY; empty when none waits. Throws Error only for faults of
 /// the listening socket itself (not for a client that went away).

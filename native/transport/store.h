@@ -15,6 +15,14 @@
 
 namespace ringtune {
 
+/// What a client is in its job, as it says when it connects. At a time one process alone may be a rank of a job.
+enum class StoreRole : std::uint8_t { kOther = 0, kRank = 1, kLauncher = 2, kWorker = 3, kChild = 4 };
+struct StoreIdentity {
+  StoreRole role = StoreRole::kOther;
+  int rank = -1;  // of a worker of an elastic job: its number
+  std::string job;
+};
+
 /// Owns a listening socket and one thread (poll loop, blocks when idle). Serves until destroyed; a forked child's copy
 /// does nothing.
 class StoreServer {
@@ -42,8 +50,10 @@ class StoreServer {
 class StoreClient {
  public:
   /// Retries a refused connection until the deadline (the server may start later). Throws Protocol when what
-  /// serves there does not know `secret`.
-  StoreClient(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline);
+  /// serves there does not know `secret`. Where another process is that rank, every call throws Error or PeerLost that
+  /// names both.
+  StoreClient(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline,
+              const StoreIdentity& who = {});
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;

@@ -94,11 +94,13 @@ bool receive_all(int fd, std::span<std::byte> bytes, Deadline deadline) {
 
 /// Shows the server that this process knows the secret, and sees that the server does; false when it closed the
 /// connection before it was seen. Throws Protocol for a stranger, Timeout.
-bool prove(int fd, const std::string& endpoint, const Secret& secret, Deadline deadline) {
+bool prove(int fd, const std::string& endpoint, const Secret& secret, const StoreClaim& claim, Deadline deadline) {
   Handshake handshake{.caller = fresh_nonce()};
+  const Bytes purpose = store_purpose(claim);
   ByteWriter hello;
   hello.u32(kStoreMagic);
   hello.raw(handshake.caller);
+  hello.raw(claim.encode());
   std::array<std::byte, kStoreChallengeBytes> challenge;
   if (!send_all(fd, hello.bytes(), deadline) || !receive_all(fd, challenge, deadline)) return false;
   ByteReader reader(challenge);
@@ -106,23 +108,24 @@ bool prove(int fd, const std::string& endpoint, const Secret& secret, Deadline d
   reader.raw(handshake.listener);
   Digest proof;
   reader.raw(proof);
-  if (!handshake.holds(secret, Side::kListener, store_purpose(), proof)) {
+  if (!handshake.holds(secret, Side::kListener, purpose, proof)) {
     throw Protocol("what serves the store at " + endpoint +
                    " does not know the secret of this job: it belongs to a stranger or to another job, or the ranks "
                    "have different secrets. Where the home folders of the hosts differ, set RINGTUNE_SECRET (or "
                    "RINGTUNE_SECRET_FILE) alike on all ranks");
   }
-  return send_all(fd, handshake.proof(secret, Side::kCaller, store_purpose()), deadline);
+  return send_all(fd, handshake.proof(secret, Side::kCaller, purpose), deadline);
 }
 
-Fd open_connection(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline) {
+Fd open_connection(const std::string& host, std::uint16_t port, const Secret& secret, const StoreClaim& claim,
+                   Deadline deadline) {
   const std::string endpoint = endpoint_text(host, port);
   Deadline again = Deadline::never();
   while (true) {
     Fd fd = connect_until(host, port, deadline);
     detect_silence(fd.get());
     try {
-      if (prove(fd.get(), endpoint, secret, deadline)) return fd;
+      if (prove(fd.get(), endpoint, secret, claim, deadline)) return fd;
     } catch (const Timeout& error) {
       throw Timeout("the store at " + endpoint + " did not complete the handshake: " + error.what());
     }
@@ -140,9 +143,9 @@ Fd open_connection(const std::string& host, std::uint16_t port, const Secret& se
 
 /// All under `mutex`, which also serialises the calls.
 struct StoreClient::Impl {
-  Impl(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline)
+  Impl(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline, const StoreIdentity& who)
       : endpoint(endpoint_text(host, port)),
-        fd(open_connection(host, port, secret, deadline)),
+        fd(open_connection(host, port, secret, StoreClaim::of(who), deadline)),
         in(kStoreMaxFrameBytes + 64) {}
 
   [[noreturn]] void lose(const std::string& why) {
@@ -245,8 +248,9 @@ struct StoreClient::Impl {
   std::uint32_t next_request = 1;
 };
 
-StoreClient::StoreClient(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline)
-    : impl_(std::make_unique<Impl>(host, port, secret, deadline)) {}
+StoreClient::StoreClient(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline,
+                         const StoreIdentity& who)
+    : impl_(std::make_unique<Impl>(host, port, secret, deadline, who)) {}
 StoreClient::~StoreClient() = default;
 
 void StoreClient::set(const std::string& key, ByteView value) {

@@ -3,6 +3,30 @@
 #include "base/error.h"
 
 namespace ringtune {
+namespace {
+
+std::string process_of(const StoreConnection& connection) {
+  const std::string host = peer_host(connection.fd.get());
+  return "process " + std::to_string(connection.claim.pid) + (host.empty() ? "" : " at " + host);
+}
+
+}  // namespace
+
+void StoreConnection::answer(std::uint32_t request, StoreStatus status, ByteView value) {
+  ByteWriter writer;
+  writer.u32(request);
+  writer.u8(static_cast<std::uint8_t>(status));
+  writer.blob(value);
+  out.push_frame(writer.bytes());
+}
+
+std::string clash_of(const StoreConnection& first, const StoreConnection& late) {
+  if (!first.proven || !first.refusal.empty() || !first.claim.clashes(late.claim) || has_ended(first.fd.get()))
+    return "";
+  return "two processes claim to be rank " + std::to_string(late.claim.rank) + " of this job: " + process_of(first) +
+         " came first, and " + process_of(late) +
+         " is refused. Give each rank a number of its own (RANK, RINGTUNE_RANK or the launcher's)";
+}
 
 bool prove(StoreConnection& connection, const Secret& secret) {
   if (!connection.handshake) {
@@ -12,23 +36,25 @@ bool prove(StoreConnection& connection, const Secret& secret) {
       if (ByteReader(*magic).u32() != kStoreMagic) throw Protocol("it does not speak the protocol of the store");
       connection.greeted = true;
     }
-    const std::optional<ByteView> nonce = connection.in.take_raw(sizeof(Nonce));
-    if (!nonce) return false;
-    ByteReader reader(*nonce);
+    const std::optional<ByteView> hello = connection.in.take_raw(sizeof(Nonce) + StoreClaim::kBytes);
+    if (!hello) return false;
+    ByteReader reader(*hello);
     connection.handshake.emplace(Handshake{.listener = fresh_nonce()});
     reader.raw(connection.handshake->caller);
+    connection.claim = StoreClaim::decode(hello->subspan(sizeof(Nonce)));
     ByteWriter challenge;
     challenge.u32(kStoreMagic);
     challenge.raw(connection.handshake->listener);
-    challenge.raw(connection.handshake->proof(secret, Side::kListener, store_purpose()));
+    challenge.raw(connection.handshake->proof(secret, Side::kListener, store_purpose(connection.claim)));
     connection.out.push_raw(challenge.bytes());
   }
   const std::optional<ByteView> proof = connection.in.take_raw(sizeof(Digest));
   if (!proof) return false;
-  if (!connection.handshake->holds(secret, Side::kCaller, store_purpose(), *proof)) {
+  if (!connection.handshake->holds(secret, Side::kCaller, store_purpose(connection.claim), *proof)) {
     throw Protocol("it does not know the secret of this job");
   }
   connection.proven = true;
+  connection.in.lift_limit();
   return true;
 }
 

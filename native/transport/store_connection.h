@@ -16,7 +16,9 @@
 namespace ringtune {
 
 struct StoreConnection {
-  explicit StoreConnection(Fd socket) : fd(std::move(socket)), in(kStoreMaxFrameBytes) { detect_silence(fd.get()); }
+  explicit StoreConnection(Fd socket) : fd(std::move(socket)), in(kStoreMaxFrameBytes, kMaxUnprovenBytes) {
+    detect_silence(fd.get());
+  }
   Fd fd;
   FrameAssembler in;
   SendQueue out;
@@ -24,11 +26,16 @@ struct StoreConnection {
   bool proven = false;
   bool greeted = false;
   Deadline until = Deadline::after(kProofTimeNs);
-  std::optional<Handshake> handshake;                   // once it has said hello
+  std::optional<Handshake> handshake;  // once it has said hello
+  StoreClaim claim;                    // from then on; proved as the secret is
+  std::string refusal;                 // why it is served nothing although it has proved that
+  void answer(std::uint32_t request, StoreStatus status, ByteView value);
   std::optional<std::pair<std::string, Bytes>> at_end;  // what is set when it ends
 };
 
 /// Takes a step of the handshake; true when the client has proved that it knows the secret. Throws Protocol.
 [[nodiscard]] bool prove(StoreConnection& connection, const Secret& secret);
+/// Names both where another process is, at the other end of `first`, the rank that `late` claims to be; else empty.
+[[nodiscard]] std::string clash_of(const StoreConnection& first, const StoreConnection& late);
 
 }  // namespace ringtune

@@ -55,6 +55,7 @@ class Service {
   void drop_late();
   [[nodiscard]] bool obey();
   void drop_oldest_unproven();
+  [[nodiscard]] std::string refusal_of(const StoreConnection& late) const;
   void handle_frames(std::uint64_t id, StoreConnection& connection);
   void handle(std::uint64_t id, StoreConnection& connection, ByteReader request);
   void set(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
@@ -68,7 +69,6 @@ class Service {
   void put(const std::string& key, Bytes value);
   void flush(std::uint64_t id, StoreConnection& connection);
   void drop(std::uint64_t id, const std::string& why);
-  static void answer(StoreConnection& connection, std::uint32_t request, StoreStatus status, ByteView value);
 
   Fd listener_;
   const Secret secret_;
@@ -193,8 +193,19 @@ void Service::read_from(std::uint64_t id, StoreConnection& connection) {
   const Transfer transfer = read_some(connection.fd.get(), connection.in.space());
   if (transfer.closed) return drop(id, "");
   connection.in.filled(transfer.bytes);
-  if (!connection.proven && !prove(connection, secret_)) return flush(id, connection);
+  if (!connection.proven) {
+    if (!prove(connection, secret_)) return flush(id, connection);
+    connection.refusal = refusal_of(connection);
+  }
   handle_frames(id, connection);
+}
+
+/// Why a client is served nothing; empty where it is served.
+std::string Service::refusal_of(const StoreConnection& late) const {
+  for (const auto& [id, first] : connections_) {
+    if (std::string clash = clash_of(first, late); !clash.empty()) return clash;
+  }
+  return "";
 }
 
 void Service::handle_frames(std::uint64_t id, StoreConnection& connection) {
@@ -205,6 +216,10 @@ void Service::handle_frames(std::uint64_t id, StoreConnection& connection) {
 void Service::handle(std::uint64_t id, StoreConnection& connection, ByteReader request) {
   const auto op = static_cast<StoreOp>(request.u8());
   const std::uint32_t number = request.u32();
+  if (!connection.refusal.empty()) {
+    if (op == StoreOp::kCancel) return;  // of a request that was answered already
+    return connection.answer(number, StoreStatus::kRefused, view_of(connection.refusal));
+  }
   requests_.fetch_add(1, std::memory_order_relaxed);  // a figure for tests and logs: orders nothing
   switch (op) {
     case StoreOp::kSet:
@@ -230,7 +245,7 @@ void Service::set(StoreConnection& connection, std::uint32_t request, ByteReader
   const ByteView value = fields.blob();
   fields.expect_end();
   put(key, Bytes(value.begin(), value.end()));
-  answer(connection, request, StoreStatus::kOk, {});
+  connection.answer(request, StoreStatus::kOk, {});
 }
 
 void Service::at_end(StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
@@ -238,14 +253,14 @@ void Service::at_end(StoreConnection& connection, std::uint32_t request, ByteRea
   const ByteView value = fields.blob();
   fields.expect_end();
   connection.at_end.emplace(key, Bytes(value.begin(), value.end()));
-  answer(connection, request, StoreStatus::kOk, {});
+  connection.answer(request, StoreStatus::kOk, {});
 }
 
 void Service::get(WaitingGet get) {
   while (get.next < get.keys.size() && values_.contains(get.keys[get.next])) ++get.next;
   if (get.next == get.keys.size()) return answer(get, StoreStatus::kOk);
   if (const std::string* reason = refusals_.reason(get.keys[get.next])) {
-    return answer(connections_.at(get.connection), get.request, StoreStatus::kRefused, view_of(*reason));
+    return connections_.at(get.connection).answer(get.request, StoreStatus::kRefused, view_of(*reason));
   }
   std::vector<WaitingGet>& waiting = waiting_[get.keys[get.next]];
   waiting.push_back(std::move(get));
@@ -256,7 +271,7 @@ void Service::answer(const WaitingGet& get, StoreStatus status) {
   StoreConnection& connection = connections_.at(get.connection);
   if (!get.all) {
     const auto found = values_.find(get.keys.front());
-    return answer(connection, get.request, status, found == values_.end() ? ByteView() : ByteView(found->second));
+    return connection.answer(get.request, status, found == values_.end() ? ByteView() : ByteView(found->second));
   }
   ByteWriter table;
   for (const std::string& key : get.keys) {
@@ -264,7 +279,7 @@ void Service::answer(const WaitingGet& get, StoreStatus status) {
     table.u8(found == values_.end() ? 0 : 1);
     table.blob(found == values_.end() ? ByteView() : ByteView(found->second));
   }
-  answer(connection, get.request, status, table.bytes());
+  connection.answer(get.request, status, table.bytes());
 }
 
 void Service::add(StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
@@ -276,7 +291,7 @@ void Service::add(StoreConnection& connection, std::uint32_t request, ByteReader
     if (found->second.size() != sizeof(value)) {
       const std::string why = "key '" + key + "' holds a value of " + std::to_string(found->second.size()) +
                               " bytes that is not an integer";
-      return answer(connection, request, StoreStatus::kRefused, view_of(why));
+      return connection.answer(request, StoreStatus::kRefused, view_of(why));
     }
     value = ByteReader(found->second).i64();
   }
@@ -284,7 +299,7 @@ void Service::add(StoreConnection& connection, std::uint32_t request, ByteReader
   value = static_cast<std::int64_t>(static_cast<std::uint64_t>(value) + static_cast<std::uint64_t>(amount));
   ByteWriter writer;
   writer.i64(value);
-  answer(connection, request, StoreStatus::kOk, writer.bytes());
+  connection.answer(request, StoreStatus::kOk, writer.bytes());
   put(key, writer.take());
 }
 
@@ -294,7 +309,7 @@ void Service::refuse(StoreConnection& connection, std::uint32_t request, ByteRea
   refusal.begins = fields.string();
   refusal.ends = fields.string();
   fields.expect_end();
-  answer(connection, request, StoreStatus::kOk, view_of(refusals_.add(std::move(refusal))));
+  connection.answer(request, StoreStatus::kOk, view_of(refusals_.add(std::move(refusal))));
   look_again();
 }
 
@@ -320,14 +335,6 @@ void Service::put(const std::string& key, Bytes value) {
   waiting_.erase(waiting);
   // Queued here and sent when poll() finds it writable: a client that breaks now cannot disturb the one that sets.
   for (WaitingGet& one : gets) get(std::move(one));
-}
-
-void Service::answer(StoreConnection& connection, std::uint32_t request, StoreStatus status, ByteView value) {
-  ByteWriter writer;
-  writer.u32(request);
-  writer.u8(static_cast<std::uint8_t>(status));
-  writer.blob(value);
-  connection.out.push_frame(writer.bytes());
 }
 
 void Service::flush(std::uint64_t id, StoreConnection& connection) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kHelloMagic = 0x4c475452;  // "RTGL" on the wire
 constexpr std::uint32_t kWireVersion = 3;
-constexpr std::size_t kMaxHelloBytes = 4096;
+constexpr std::size_t kMaxHelloBytes = kMaxUnprovenBytes - 4;  // behind the length of its frame
 
 enum class Verdict : std::uint32_t { kWelcome = 0, kWrongVersion = 1, kWrongJob = 2, kWrongRank = 3, kProve = 4 };
 
@@ -141,8 +141,9 @@ void TcpBootstrap::welcome_strangers() {
   // The message of each is read before others can push it out.
   while (std::optional<Fd> fd = accept_tcp(listener_.get())) {
     if (strangers_.size() >= kMaxUnproven) strangers_.pop_front();  // closing it also ends its watch
-    strangers_.push_back(
-        {.fd = std::move(*fd), .in = FrameAssembler(kMaxHelloBytes), .until = Deadline::after(kProofTimeNs)});
+    strangers_.push_back({.fd = std::move(*fd),
+                          .in = FrameAssembler(kMaxHelloBytes, kMaxUnprovenBytes),
+                          .until = Deadline::after(kProofTimeNs)});
     (void)welcome(std::prev(strangers_.end()));
   }
   for (auto stranger = strangers_.begin(); stranger != strangers_.end();) stranger = welcome(stranger);

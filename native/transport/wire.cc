@@ -32,6 +32,11 @@ std::span<std::byte> FrameAssembler::space() {
     end_ -= begin_;
     begin_ = 0;
   }
+  if (most_held_ > 0) {
+    if (end_ >= most_held_) throw Protocol("more than " + std::to_string(most_held_) + " bytes before its proof");
+    buffer_.resize(most_held_);
+    return std::span(buffer_).subspan(end_);
+  }
   if (end_ == 0 && buffer_.size() > kKeptBytes) buffer_ = Bytes();  // a large frame's memory goes with it
   if (buffer_.size() < end_ + kReadBytes) {
     std::size_t wanted = 2 * end_ + kReadBytes;

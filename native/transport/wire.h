@@ -15,8 +15,12 @@ void append_frame(Bytes& out, ByteView payload);
 /// Collects bytes and cuts them into frames. Memory grows with what arrived, never with what a length field claims.
 class FrameAssembler {
  public:
-  explicit FrameAssembler(std::size_t max_frame_bytes) noexcept : max_frame_bytes_(max_frame_bytes) {}
-  /// Where to read the next bytes to (never empty); invalidates views given by next().
+  /// `most_held`: it holds no more until lift_limit(); 0: no such limit.
+  explicit FrameAssembler(std::size_t max_frame_bytes, std::size_t most_held = 0) noexcept
+      : max_frame_bytes_(max_frame_bytes), most_held_(most_held) {}
+  void lift_limit() noexcept { most_held_ = 0; }
+  /// Where to read the next bytes to (never empty); invalidates views given by next(). Throws Protocol where the limit
+  /// is reached.
   [[nodiscard]] std::span<std::byte> space();
   /// `bytes` of space() were filled.
   void filled(std::size_t bytes) noexcept { end_ += bytes; }
@@ -27,6 +31,7 @@ class FrameAssembler {
 
  private:
   std::size_t max_frame_bytes_;
+  std::size_t most_held_;
   Bytes buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;

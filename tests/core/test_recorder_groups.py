@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES
 from tests.conftest import needs
 
 needs("torch")
 
+from ringtune.torch.recorder import collectives  # noqa: E402
 from ringtune.torch.recorder.collectives import _Group  # noqa: E402
 
 
@@ -20,3 +25,19 @@ def test_groups_beyond_512_are_not_mixed_up() -> None:
     # Of two such groups each has half of the numbers that they share.
     first, second = groups[0].next_batch(), groups[512].next_batch()
     assert abs(first - second) == 1 << 19
+
+
+def test_works_on_gpus_for_which_nobody_waits_are_let_go_of_once_they_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: set[int] = set()
+    opened: dict[int, Any] = {}
+    monkeypatch.setattr(collectives, "_open", opened)
+    for number in range(3):
+        work = SimpleNamespace(is_completed=lambda number=number: number in done)
+        forget = functools.partial(opened.pop, number)
+        opened[number] = SimpleNamespace(times=object(), work=work, forget=forget)
+    collectives._forget_done()
+    assert list(opened) == [0, 1, 2]
+    done.update((0, 1, 2))
+    collectives._forget_done()
+    collectives._forget_done()
+    assert not opened

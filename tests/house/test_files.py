@@ -89,7 +89,7 @@ def test_core_keeps_what_starts_a_session_in_a_folder() -> None:
     top = {path.stem for path in FILES if path.parent == ROOT / "core" and path.suffix == ".py"}
     assert top == {
         "__init__", "algorithms", "as_horovod", "autoload", "check", "cli", "command_table", "config", "errors",
-        "extensions", "knobs", "layout", "live_timeline", "markdown", "native", "operations", "output_file",
+        "extensions", "foreign", "knobs", "layout", "live_timeline", "markdown", "native", "operations", "output_file",
         "output_variables", "recording", "runfolder", "runtime", "session", "standard_streams", "stats",
         "step_marks", "tickets", "variable", "variables",
     }  # fmt: skip

@@ -11,7 +11,7 @@ from ringtune import session
 from ringtune.torch.handles import DTYPES
 
 # Wire values of `native/trace/span.h` and of its names of operations.
-NEGOTIATE, COMMUNICATE, WAIT = 0, 3, 5
+NEGOTIATE, COMMUNICATE, WAIT, DEVICE_WAIT = 0, 3, 5, 19
 KINDS = {"ALLREDUCE": 0, "ALLGATHER": 1, "BROADCAST": 2, "BARRIER": 3, "ALLTOALL": 4, "REDUCESCATTER": 5, "REDUCE": 9,
          "GATHER": 10, "SCATTER": 11, "SEND": 12, "RECV": 13}  # fmt: skip
 NO_DTYPE = 255
@@ -67,4 +67,4 @@ class TracedMessage:
         """Record a stage of it in the timeline of this process's session, if there is one."""
         now = session.state.current
         if now is not None and not now.closed:
-            now.record_foreign(stage, self._kind, self._name, begin_ns, end_ns, self._bytes, *self._about)
+            now.foreign.record(stage, self._kind, self._name, begin_ns, end_ns, self._bytes, *self._about)

@@ -6,7 +6,8 @@ process groups and their works are torch's own.
 
 A collective of tensors on the CPU is ``negotiate`` when it is called (its rank has come) and ``communicate`` until it
 is done, waits for other ranks included. Its number is the group's name and how many the group has had: the same on all
-members. A collective of tensors on a GPU is a range with the time that the host took to enqueue it.
+members. Of one in a stream of a GPU the times are the GPU's (`ringtune.torch.recorder.gpu_times`), beside a range with
+the time that the host took to enqueue it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ringtune import session
 from ringtune.torch import steps
 from ringtune.torch.distributed.traced import COMMUNICATE, KINDS, NEGOTIATE, NO_DTYPE, WAIT, label_of
 from ringtune.torch.handles import DTYPES
-from ringtune.torch.recorder import buckets
+from ringtune.torch.recorder import buckets, gpu_times
 from ringtune.torch.recorder.replacing import Replaced
 
 _MOST_OPEN = 4096
@@ -71,6 +72,7 @@ def watch() -> list[Any]:
     return [
         *map(_Kernels, (library, functional)),
         Replaced(dist.Work, "wait", _waited),
+        *gpu_times.watch_coalescing(),
         register_optimizer_step_post_hook(lambda *_: _in_step.clear()),
     ]
 
@@ -127,12 +129,15 @@ class _Call:
         self.task = -1  # the backward pass that calls it
         self.work: Any = None
         self.future: Any = None
+        self.times: gpu_times.GpuTimes | None = None
+
+    @property
+    def about(self) -> tuple[int, int, int, int]:
+        return self.bytes, self.batch, self.group.number, self.dtype
 
     def record(self, stage: int, begin_ns: int, end_ns: int) -> None:
         if not self.session.closed:
-            set_ = self.group.number
-            about = (self.name, begin_ns, end_ns, self.bytes, self.batch, set_, self.dtype)
-            self.session.record_foreign(stage, self.kind, *about)
+            self.session.foreign.record(stage, self.kind, self.name, begin_ns, end_ns, *self.about)
 
     def done(self, at_ns: int) -> None:
         """Record its end; the first that sees it counts."""
@@ -201,28 +206,41 @@ def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
         call = _Call(now, kind, name, tensors, group)
         call.task = task
         call.result = next((one.data_ptr() for one in _tensors(arguments[0])), 0)
-        if any(not one.is_cpu for one in tensors):
-            result = overload.redispatch(keyset & after, *arguments, **options)
-            now.record_range(f"{name} (enqueue)", call.begin_ns, time.monotonic_ns())
-            return result
-        call.record(NEGOTIATE, call.begin_ns, call.begin_ns)
-        result = overload.redispatch(keyset & after, *arguments, **options)
         blocks = sync_at >= 0 and len(arguments) > sync_at and not arguments[sync_at]
-        _follow(call, result[1] if isinstance(result, (tuple, list)) else result, blocks)
+        gpu = next((one.device.index for one in tensors if one.is_cuda), None)
+        call.record(NEGOTIATE, call.begin_ns, call.begin_ns)
+        call.times = None if gpu is None else gpu_times.GpuTimes(call, gpu, blocks)
+        try:
+            result = overload.redispatch(keyset & after, *arguments, **options)
+        except BaseException:
+            if call.times is not None:
+                call.times.drop()
+            raise
+        if any(not one.is_cpu for one in tensors):
+            now.record_range(f"{name} (enqueue)", call.begin_ns, time.monotonic_ns())
+            if call.times is None:  # a device of another kind
+                return result
+        boxed = result[1] if isinstance(result, (tuple, list)) else result
+        _follow(call, None if boxed is None else dist.Work.unbox(boxed), blocks, found)
         return result
 
     return kernel
 
 
-def _follow(call: _Call, boxed: Any, blocks: bool) -> None:
-    """See that the end of a call is recorded: by its caller's wait, or by the group's watcher."""
-    if boxed is None:
+def _follow(call: _Call, work: Any, blocks: bool, group: Any) -> None:
+    """See that the end of a call is recorded: by the GPU's events, its caller's wait, or the group's watcher."""
+    if call.times is not None and not call.times.follow(group, work):
+        call.times = None
+    if work is None or (call.times is not None and not call.times.taken):
         return
-    call.work = dist.Work.unbox(boxed)
+    _forget_done()
     while len(_open) >= _MOST_OPEN:
         _open.pop(next(iter(_open)))
-    _open[id(call.work)] = call
-    if blocks:
+    call.work = work
+    _open[id(work)] = call
+    if call.times is not None and not blocks:
+        _watch_backward(call)
+    if call.times is not None or blocks:
         return
     try:
         call.future = call.work.get_future()
@@ -232,6 +250,14 @@ def _follow(call: _Call, boxed: Any, blocks: bool) -> None:
         call.group.watcher = _Watcher()
     call.group.watcher.add(call)
     _watch_backward(call)
+
+
+def _forget_done() -> None:
+    """Let go of works on GPUs for which nobody waits in Python: they hold their tensors."""
+    for call in list(itertools.islice(_open.values(), 2)):
+        with suppress(RuntimeError):  # the job's own business: its caller is told
+            if call.times is not None and call.work.is_completed():
+                call.forget()
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -270,10 +296,15 @@ def _record_wait(call: _Call | None, wait: Callable[[], Any]) -> Any:
     if call is None:
         return wait()
     begin_ns = time.monotonic_ns()
+    ended = None if call.times is None else call.times.begin_wait(begin_ns)
     result = wait()
     end_ns = time.monotonic_ns()
     call.record(WAIT, begin_ns, end_ns)
-    call.done(end_ns)
+    if ended is None:
+        call.done(end_ns)
+    else:
+        ended()
+        call.forget()
     return result
 
 
@@ -313,7 +344,11 @@ def _watch_backward(call: _Call) -> None:
 
 def _pass_ends(task: int, engine: Any) -> None:
     begin_ns = time.monotonic_ns()
-    late = [call for call in _passes.pop(task, []) if call.end_ns == 0 and call.future and not call.future.done()]
+    calls = _passes.pop(task, [])
+    on_gpu = [call for call in calls if call.times is not None]
+    if on_gpu and on_gpu[-1].times is not None:
+        engine.queue_callback(on_gpu[-1].times.begin_wait(begin_ns))
+    late = [call for call in calls if call.end_ns == 0 and call.future and not call.future.done()]
     if late:
         engine.queue_callback(lambda: _pass_has_ended(late, begin_ns))
 

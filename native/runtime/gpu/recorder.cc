@@ -10,12 +10,16 @@
 
 namespace ringtune {
 
+DeviceTimes::Copy& DeviceTimes::Copies::next(const CudaDevice& device) {
+  if (count == all.size()) all.push_back(std::make_unique<Copy>(device));
+  return *all[count++];
+}
+
 TimedCopy::TimedCopy(DeviceTimes::Copies* copies, const CudaDevice& device, CudaStreamHandle stream, std::size_t bytes,
                      std::optional<Stage> stage)
     : stream_(stream) {
   if (copies == nullptr) return;
-  if (copies->count == copies->all.size()) copies->all.push_back(std::make_unique<DeviceTimes::Copy>(device));
-  copy_ = copies->all[copies->count++].get();
+  copy_ = &copies->next(device);
   copy_->bytes = bytes;
   copy_->stage = stage;
   copy_->begin.record(stream_);
@@ -54,6 +58,7 @@ DeviceTimes* DeviceRecorder::take(const Span& about) noexcept {
   free_.pop_back();
   times.about = about;
   times.to_host.count = times.to_device.count = times.lasted.count = 0;
+  times.foreign = false;
   return &times;
 }
 
@@ -88,6 +93,11 @@ void DeviceRecorder::settle(Deadline deadline) {
 
 void DeviceRecorder::run() {
   std::optional<CudaDevice::Current> current;
+  if (const auto exchange = device_.api().thread_capture_mode; exchange != nullptr) {
+    // While the program records a CUDA graph, a look at an event from any thread would break the graph.
+    int relaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+    (void)exchange(&relaxed);
+  }
   std::unique_lock lock(mutex_);
   while (true) {
     news_.wait(lock, [&] { return ends_ || settling_ || !finished_.empty(); });
@@ -123,6 +133,7 @@ void DeviceRecorder::run() {
 void DeviceRecorder::write(DeviceTimes& times) {
   from_ns_ = times.about.begin_ns;
   const bool whole = times.lasted.count > 0;
+  if (times.foreign && !comes(times.lasted.all.front()->end)) return;
   if (!whole) times.ready.synchronize();
   for (const DeviceTimes* const tensor : times.tensors) {
     tensor->ready.synchronize();
@@ -137,6 +148,16 @@ void DeviceRecorder::write(DeviceTimes& times) {
     record_clock();
   }
   whole ? write_whole(times) : write_staged(times);
+}
+
+/// Blocks until the event is reached; false at close(), which must not wait for a collective that hangs.
+bool DeviceRecorder::comes(const CudaEvent& event) {
+  constexpr std::chrono::milliseconds kPoll{1};
+  while (!event.reached()) {
+    std::unique_lock lock(mutex_);
+    if (news_.wait_for(lock, kPoll, [this] { return ends_; })) return event.reached();
+  }
+  return true;
 }
 
 void DeviceRecorder::put(Span span, Stage stage, std::int64_t begin_ns, std::int64_t end_ns) {
@@ -174,8 +195,13 @@ void DeviceRecorder::write_copies(const DeviceTimes& times) {
 void DeviceRecorder::write_whole(const DeviceTimes& times) {
   for (std::size_t i = 0; i < times.lasted.count; ++i) {
     const DeviceTimes::Copy& piece = *times.lasted.all[i];
-    const std::int64_t begin_ns = when(piece.begin);
+    std::int64_t begin_ns = when(piece.begin);
     const std::int64_t end_ns = when(piece.end);
+    if (times.foreign && times.about.batch_id != 0 && times.about.stage == Stage::kCommunicate) {
+      std::int64_t& before_ns = foreign_end_ns_[times.about.process_set];
+      begin_ns = std::min(std::max(begin_ns, before_ns), end_ns);
+      before_ns = end_ns;
+    }
     if (i == 0) write_tensors(times, begin_ns);
     const Stage stage = piece.stage.value_or(times.about.stage);
     put(times.about, stage, begin_ns, end_ns);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +35,8 @@ struct DeviceTimes {
   struct Copies {
     std::vector<std::unique_ptr<Copy>> all;
     std::size_t count = 0;  // of them are in use
+    /// Another one. Needs the device's context; throws DeviceError.
+    Copy& next(const CudaDevice& device);
   };
 
   explicit DeviceTimes(const CudaDevice& device) : ready(device, CudaEventUse::kTimed) {}
@@ -45,6 +48,8 @@ struct DeviceTimes {
   Copies lasted;                      // a batch, in its pieces, or a wait
   std::vector<DeviceTimes*> tensors;  // of a batch: its operations, to be given back with it
   double bus_factor = 0;              // of a batch: what a link carries for each of its bytes
+  // Put into streams by another library: its end may never come, and it begins behind the batch before it of its group.
+  bool foreign = false;
 };
 
 /// Two events around a copy, or other work, that is put into a stream; none where there are no `copies`. Needs the
@@ -83,6 +88,7 @@ class DeviceRecorder {
  private:
   void run();
   void write(DeviceTimes& times);
+  [[nodiscard]] bool comes(const CudaEvent& event);
   void write_staged(const DeviceTimes& times);
   void write_whole(const DeviceTimes& times);
   void write_speed(const DeviceTimes& times, std::int64_t begin_ns, std::int64_t end_ns);
@@ -100,7 +106,8 @@ class DeviceRecorder {
   std::unique_ptr<DeviceClock> clock_;
   std::int64_t from_ns_ = 0;  // all events of the operation lie between these
   std::int64_t until_ns_ = 0;
-  std::int64_t worst_ns_ = 0;  // error since the clock's was told
+  std::int64_t worst_ns_ = 0;                             // error since the clock's was told
+  std::map<std::uint16_t, std::int64_t> foreign_end_ns_;  // of a group's last batch
 
   std::mutex mutex_;
   std::condition_variable news_;

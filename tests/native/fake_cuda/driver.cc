@@ -193,6 +193,11 @@ int cuStreamIsCapturing(void* stream, int* status) {
   if (found != nullptr) *status = found->capturing ? 1 : 0;
   return call.code;
 }
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  const Call call("cuThreadExchangeStreamCaptureMode");
+  *mode = 0;
+  return call.code;
+}
 int cuEventCreate(void** event, unsigned flags) {
   const Call call("cuEventCreate");
   if (call.code != 0 || call.context() == nullptr) return call.code != 0 ? call.code : kInvalidContext;

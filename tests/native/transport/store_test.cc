@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "fabrics.h"
+#include "raw_store_client.h"
 #include "transport/peer_info.h"
 #include "transport/socket.h"
 #include "transport/store_wire.h"
@@ -12,20 +13,6 @@ namespace ringtune::testing_support {
 namespace {
 
 using StoreTest = LeakChecked;
-
-Bytes text(const std::string& value) {
-  const ByteView view = std::as_bytes(std::span(value));
-  return Bytes(view.begin(), view.end());
-}
-
-void append_frame_of_set(ByteWriter& stream) {
-  ByteWriter request;
-  request.u8(static_cast<std::uint8_t>(StoreOp::kSet));
-  request.u32(1);
-  request.string("key");
-  request.blob(text("value"));
-  stream.blob(request.bytes());  // a blob's length stands as a frame's does
-}
 
 TEST_F(StoreTest, KeepsWhatWasSetLast) {
   const StoreServer server("127.0.0.1", 0, test_secret());
@@ -178,40 +165,6 @@ TEST_F(StoreTest, ServesManyClientsThatWaitForOneKey) {
   for (std::thread& thread : threads) thread.join();
 }
 
-Fd raw_client(std::uint16_t port) {
-  ConnectAttempt attempt = start_connect(resolve("127.0.0.1", port).front());
-  EXPECT_EQ(attempt.error, 0);
-  EXPECT_TRUE(poll_socket(attempt.fd.get(), POLLOUT, seconds(10)));
-  return std::move(attempt.fd);
-}
-
-/// A client that knows the secret and then says what it likes.
-Fd proven_client(std::uint16_t port) {
-  Fd fd = raw_client(port);
-  Handshake handshake{.caller = fresh_nonce()};
-  ByteWriter hello;
-  hello.u32(kStoreMagic);
-  hello.raw(handshake.caller);
-  (void)write_some(fd.get(), hello.bytes());
-  std::array<std::byte, kStoreChallengeBytes> challenge;
-  for (std::size_t have = 0; have < challenge.size();) {
-    if (!poll_socket(fd.get(), POLLIN, seconds(10))) throw std::runtime_error("no challenge");
-    have += read_some(fd.get(), std::span(challenge).subspan(have)).bytes;
-  }
-  std::copy_n(challenge.begin() + sizeof(kStoreMagic), sizeof(Nonce), handshake.listener.begin());
-  (void)write_some(fd.get(), handshake.proof(test_secret(), Side::kCaller, store_purpose()));
-  return fd;
-}
-
-/// Waits until the server has closed the connection.
-void expect_closed(int fd) {
-  std::byte byte{};
-  while (true) {
-    ASSERT_TRUE(poll_socket(fd, POLLIN, seconds(10))) << "the server keeps a malformed client";
-    if (read_some(fd, {&byte, 1}).closed) return;
-  }
-}
-
 TEST_F(StoreTest, AMalformedClientLosesOnlyItsOwnConnection) {
   const StoreServer server("127.0.0.1", 0, test_secret());
   StoreClient good("127.0.0.1", server.port(), test_secret(), seconds(10));
@@ -334,65 +287,6 @@ TEST_F(StoreTest, TheFirstReasonOfAJobIsTheOneThatAllAreTold) {
   EXPECT_EQ(client.refuse("of one group", "job.1/group/"), "cause");
   EXPECT_EQ(client.refuse("another", "job.2/"), "another") << "the next generation begins anew";
   EXPECT_THROW((void)client.get("job.3/rank/0", seconds(0)), Timeout);
-}
-
-TEST_F(StoreTest, WhoDoesNotKnowTheSecretIsNotServed) {
-  const StoreServer server("127.0.0.1", 0, test_secret());
-  const std::string said = expect_throw<Protocol>([&] {
-                             StoreClient client("127.0.0.1", server.port(), Secret("another"), seconds(20));
-                           }).what();
-  EXPECT_NE(said.find("does not know the secret"), std::string::npos) << said;
-  EXPECT_THROW(Secret(""), InvalidArgument);
-  // A client of its own making, which does not look at the server's proof and asks without one.
-  const Fd raw = raw_client(server.port());
-  ByteWriter hello;
-  hello.u32(kStoreMagic);
-  hello.raw(fresh_nonce());
-  (void)write_some(raw.get(), hello.bytes());
-  std::array<std::byte, kStoreChallengeBytes> challenge;
-  for (std::size_t have = 0; have < challenge.size();) {
-    ASSERT_TRUE(poll_socket(raw.get(), POLLIN, seconds(10)));
-    const Transfer transfer = read_some(raw.get(), std::span(challenge).subspan(have));
-    ASSERT_FALSE(transfer.closed);
-    have += transfer.bytes;
-  }
-  ByteWriter claim;
-  claim.raw(Digest{});
-  append_frame_of_set(claim);
-  (void)write_some(raw.get(), claim.bytes());
-  ASSERT_TRUE(poll_socket(raw.get(), POLLIN, seconds(10)));
-  EXPECT_TRUE(read_some(raw.get(), challenge).closed);
-  EXPECT_EQ(server.requests(), 0u);
-}
-
-TEST_F(StoreTest, IdleConnectionsInAnyNumberLockNobodyOut) {
-  const StoreServer server("127.0.0.1", 0, test_secret());
-  std::vector<Fd> idle;
-  for (std::size_t i = 0; i < kMaxUnproven + 44; ++i) idle.push_back(raw_client(server.port()));
-  StoreClient client("127.0.0.1", server.port(), test_secret(), seconds(20));
-  client.set("key", text("value"));
-  EXPECT_EQ(client.get("key", seconds(10)), text("value"));
-}
-
-TEST_F(StoreTest, AStrangerAtTheAddressIsRefused) {
-  const Fd listener = listen_tcp("127.0.0.1", 0);
-  std::thread foreign([&] {  // answers as a store does, but for the secret
-    ASSERT_TRUE(poll_socket(listener.get(), POLLIN, seconds(10)));
-    const std::optional<Fd> fd = accept_tcp(listener.get());
-    ByteWriter challenge;
-    challenge.u32(kStoreMagic);
-    challenge.raw(fresh_nonce());
-    challenge.raw(Digest{});
-    (void)write_some(fd->get(), challenge.bytes());
-    ASSERT_TRUE(poll_socket(fd->get(), POLLIN, seconds(10)));
-    std::array<std::byte, 256> said;
-    EXPECT_EQ(read_some(fd->get(), said).bytes, kStoreHelloBytes);
-    ASSERT_TRUE(poll_socket(fd->get(), POLLIN, seconds(10)));
-    EXPECT_TRUE(read_some(fd->get(), said).closed) << "nothing of the client's is shown to a stranger";
-  });
-  const std::uint16_t port = local_port(listener.get());
-  EXPECT_THROW(StoreClient("127.0.0.1", port, test_secret(), seconds(20)), Protocol);
-  foreign.join();
 }
 
 }  // namespace
