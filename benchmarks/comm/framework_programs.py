@@ -1,7 +1,8 @@
 """Sums inside programs of frameworks: by ringtune's front ends, and by each framework's own way.
 
-A program sums its tensors several times in a row, so that entering it counts little. Modules of frameworks are imported
-where they are used: an environment has one of them.
+A program sums its tensors several times in a row, so that entering it counts little, and so that they are its own, as
+gradients are: JAX's programs are given theirs (`donate_argnums`). Modules of frameworks are imported where they are
+used: an environment has one of them.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ def join_jax(threads: int) -> tuple[str, Make]:
                 tensors = hvd.allreduce(tensors, op=hvd.Sum, name="bench")
             return tensors
 
-        program = jax.jit(chained)
+        program = jax.jit(chained, donate_argnums=0)
         return Program(
             lambda array: jax.numpy.array(array, copy=True),
             lambda tensors: jax.block_until_ready(program(list(tensors))),
@@ -266,7 +267,8 @@ def join_jax_gloo(threads: int) -> tuple[str, Make]:
 
         # By the old name of the option too: a sum of what all ranks hold alike is meant.
         unchecked = "check_vma" if hasattr(jax, "shard_map") else "check_rep"
-        program = jax.jit(shard_map(in_rank, mesh=mesh, in_specs=spread, out_specs=spread, **{unchecked: False}))
+        mapped = shard_map(in_rank, mesh=mesh, in_specs=spread, out_specs=spread, **{unchecked: False})
+        program = jax.jit(mapped, donate_argnums=0)
         return Program(
             lambda array: jax.make_array_from_process_local_data(sharding, array[None].copy()),
             lambda tensors: jax.block_until_ready(program(list(tensors))),
@@ -290,7 +292,7 @@ def join_mpi4jax(threads: int) -> tuple[str, Make]:
                 tensors = [mpi4jax.allreduce(one, MPI.SUM) for one in tensors]
             return tensors
 
-        program = jax.jit(chained)
+        program = jax.jit(chained, donate_argnums=0)
         return Program(
             lambda array: jax.numpy.array(array, copy=True),
             lambda tensors: jax.block_until_ready(program(list(tensors))),

@@ -24,6 +24,7 @@ from ringtune import layout
 from ringtune.benchmarks.harness.environments import SUBJECT
 from ringtune.benchmarks.harness.jobs import thread_variables
 from ringtune.benchmarks.harness.progress import open_progress
+from ringtune.benchmarks.harness.race.patterns import exact_sums
 from ringtune.benchmarks.harness.racejob import JobPlan
 from ringtune.benchmarks.harness.races import Budget, CaseResult, Outcome, open_race
 from ringtune.benchmarks.harness.statistics import paired_ratio_interval, quartiles
@@ -142,9 +143,21 @@ def run_frameworks(request: FrameworksRequest, console: Console) -> dict[str, An
 
 def _cases(request: FrameworksRequest) -> list[tuple[str, Sequence[int], int]]:
     """Returns label, sizes, and sums in a row."""
-    single = [(bytes_text(size), (size,), 10 if size <= _SMALL_BYTES else 3) for size in request.sizes_bytes]
+    single = [(bytes_text(size), (size,), _chain(size, request.ranks)) for size in request.sizes_bytes]
     profile = load_profile(request.profile)
-    return [*single, (f"{profile.name}: {len(profile.sizes_bytes)} tensors", tuple(profile.sizes_bytes), 1)]
+    return [
+        *single,
+        (
+            f"{profile.name}: {len(profile.sizes_bytes)} tensors",
+            tuple(profile.sizes_bytes),
+            _chain(sum(profile.sizes_bytes), request.ranks),
+        ),
+    ]
+
+
+def _chain(size_bytes: int, ranks: int) -> int:
+    """Returns how often tensors are summed in a program: of what entering it costs, a sum of small ones has 1/50."""
+    return min(50 if size_bytes <= _SMALL_BYTES else 3, exact_sums("float32", ranks) // 2)
 
 
 def _plans(request: FrameworksRequest) -> list[JobPlan]:

@@ -51,6 +51,7 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
     def layouts(avals: Any) -> list[tuple[int, ...]]:
         return [(), *(tuple(reversed(range(len(aval.shape)))) for aval in avals)]
 
+    places = range(1, 1 + len(operands))  # behind the token
     made = mlir.custom_call(
         handler.TARGET,
         result_types=[hlo.TokenType.get(), *(_type_of(aval) for aval in ctx.avals_out)],
@@ -60,6 +61,8 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
         api_version=4,
         operand_layouts=layouts(ctx.avals_in),
         result_layouts=layouts(ctx.avals_out),
+        # A gradient that nothing else needs is replaced by its sum: no memory besides. XLA copies what is still needed.
+        operand_output_aliases=dict(zip(places, places, strict=True)) if call.kind in (ALLREDUCE, BROADCAST) else {},
     )
     after, *results = made.results
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({handler.EFFECT: after})))

@@ -1,5 +1,6 @@
 #include "frameworks/port.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <utility>
@@ -13,6 +14,23 @@ namespace {
 
 // One may be busy with what a framework runs in its callback.
 constexpr int kCompletionThreads = 2;
+
+// A collective that the calling thread carries out spares two wakes of other threads, each of which takes longer than
+// an exchange of that many bytes.
+constexpr std::size_t kMostItselfBytes = 1 << 20;
+// Where the other ranks do not come in time, the caller has spun for nothing. A try that succeeds earns credit, one
+// that fails costs more; without credit every eighth call is a try. It is the same call on all ranks, which count
+// alike: a rank that leaves it to its threads comes too late for those that try.
+constexpr int kCreditMax = 8;
+constexpr int kFailureCosts = 4;
+constexpr std::uint32_t kCallsPerTry = 8;
+constexpr std::int64_t kNoTimeoutNs = std::int64_t{1} << 60;
+
+/// Whether its result lies where it was asked for and nothing else is to be told of it.
+bool is_plain(const Submission& call) noexcept {
+  const CollectiveKind kind = call.request.kind;
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kBroadcast;
+}
 
 Outcomes all_alike(std::size_t count, const std::exception_ptr& error) {
   Outcomes outcomes;
@@ -38,6 +56,17 @@ const char* class_of(const Error& error) noexcept {
   if (is<DeviceError>(error)) return "DeviceError";
   if (is<InvariantError>(error)) return "InvariantError";
   return "RuntimeFailure";
+}
+
+/// Carries a plain call out on this thread: 0 when it is done, the ticket of what has failed, or, with a listener, of
+/// what goes on. Without one it blocks. Throws as Runtime::submit.
+Ticket run_here(Runtime& runtime, Submission call, FinishListener* listener) {
+  const Memory memory{call.input, call.output, {}, listener};
+  const PersistentRequest persistent = runtime.keep(std::move(call));
+  const auto drop = [&runtime](const PersistentRequest* kept) { runtime.drop(*kept); };
+  const std::unique_ptr<const PersistentRequest, decltype(drop)> kept(&persistent, drop);
+  return listener != nullptr ? runtime.run_or_submit(persistent, memory)
+                             : runtime.run_now(persistent, memory, kNoTimeoutNs);
 }
 
 /// Takes what a finished operation yields, and releases it.
@@ -105,34 +134,39 @@ class Port::Pending final : public FinishListener {
  public:
   Pending(Port& port, Runtime& runtime, Done done) : port_(port), runtime_(runtime), done_(std::move(done)) {}
 
-  void submit(Calls calls) {
+  /// `itself`: of one call, which this thread tries to carry out. True when all have come to an end by then: the caller
+  /// completes them.
+  [[nodiscard]] bool submit(Calls calls, bool itself) {
     for (Submission& call : calls) {
       // Acquire/release: who counts down to 0 sees all tickets.
       open_.fetch_add(1, std::memory_order_relaxed);
       try {
-        tickets_.push_back(runtime_.submit(std::move(call), *this));
+        tickets_.push_back(itself ? run_here(runtime_, std::move(call), this)
+                                  : runtime_.submit(std::move(call), *this));
+        if (tickets_.back() == 0) (void)is_last();  // nobody is told
       } catch (...) {
         refused_ = std::current_exception();
-        count_down();
+        (void)is_last();
         break;
       }
     }
     missing_ = calls.size() - tickets_.size();
-    count_down();
+    if (itself) port_.learn(missing_ == 0 && tickets_.front() == 0);
+    return is_last();
   }
-  void finished(Operation&) noexcept override { count_down(); }
-  /// On a thread of the port's.
+  void finished(Operation&) noexcept override {
+    if (is_last()) port_.finish(this);
+  }
+  /// On a thread of the port's or the one that has asked for it.
   void complete() {
     Outcomes outcomes;
-    for (const Ticket ticket : tickets_) outcomes.push_back(settle(runtime_, ticket));
+    for (const Ticket ticket : tickets_) outcomes.push_back(ticket == 0 ? Outcome() : settle(runtime_, ticket));
     for (std::size_t i = 0; i < missing_; ++i) outcomes.push_back(outcome_of(refused_));
     done_(std::move(outcomes));
   }
 
  private:
-  void count_down() noexcept {
-    if (open_.fetch_sub(1, std::memory_order_acq_rel) == 1) port_.finish(this);
-  }
+  [[nodiscard]] bool is_last() noexcept { return open_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
   Port& port_;
   Runtime& runtime_;
@@ -200,11 +234,19 @@ Outcomes Port::run(Calls calls) {
   std::exception_ptr refused;
   try {
     for (const Submission& call : calls) runtime.check(call);
-    for (Submission& call : calls) tickets.push_back(runtime.submit(std::move(call)));
+    if (calls.size() == 1 && is_plain(calls.front())) {
+      tickets.push_back(run_here(runtime, std::move(calls.front()), nullptr));
+    } else {
+      for (Submission& call : calls) tickets.push_back(runtime.submit(std::move(call)));
+    }
   } catch (...) {
     refused = std::current_exception();
   }
   for (const Ticket ticket : tickets) {
+    if (ticket == 0) {
+      outcomes.emplace_back();
+      continue;
+    }
     try {
       (void)runtime.wait(ticket, Deadline::never());
     } catch (const Error&) {
@@ -235,9 +277,31 @@ void Port::submit(Calls calls, Done done) {
   } catch (...) {
     return done(all_alike(calls.size(), std::current_exception()));
   }
-  auto* const pending = new Pending(*this, *use.runtime(), std::move(done));  // complete_on_this_thread() deletes it
+  auto* const pending = new Pending(*this, *use.runtime(), std::move(done));  // complete() deletes it
   use.hand_over();
-  pending->submit(std::move(calls));
+  const bool itself = tries_itself(calls);
+  if (pending->submit(std::move(calls), itself)) complete(pending);
+}
+
+bool Port::tries_itself(const Calls& calls) noexcept {
+  if (calls.size() != 1 || !is_plain(calls.front()) || byte_count(calls.front().request) > kMostItselfBytes) {
+    return false;
+  }
+  const bool is_turn = small_calls_.fetch_add(1, std::memory_order_relaxed) % kCallsPerTry == 0;
+  return is_turn || credit_.load(std::memory_order_relaxed) > 0;
+}
+
+void Port::learn(bool could_itself) noexcept {
+  const int credit = credit_.load(std::memory_order_relaxed);
+  credit_.store(could_itself ? std::min(credit + 1, kCreditMax) : std::max(credit - kFailureCosts, 0),
+                std::memory_order_relaxed);
+}
+
+void Port::complete(Pending* pending) {
+  const std::unique_ptr<Pending> owned(pending);
+  waited();
+  pending->complete();
+  leave();
 }
 
 void Port::finish(Pending* pending) {
@@ -253,12 +317,10 @@ void Port::complete_on_this_thread() {
   while (true) {
     finished_some_.wait(lock, [this] { return stopping_ || !finished_.empty(); });
     if (finished_.empty()) return;
-    const std::unique_ptr<Pending> pending(finished_.front());
+    Pending* const pending = finished_.front();
     finished_.pop_front();
     lock.unlock();
-    waited();
-    pending->complete();
-    leave();
+    complete(pending);
     lock.lock();
   }
 }

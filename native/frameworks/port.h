@@ -2,6 +2,7 @@
 // session: from any thread, without Python. What a framework asks for is done without telling who asks.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -69,9 +70,10 @@ class Port {
   /// Blocks until all of them are done; the calling thread drives the runtime meanwhile. Does not throw: errors,
   /// also that no session is open, are outcomes.
   [[nodiscard]] Outcomes run(Calls calls);
-  /// Returns at once. `done` is called once, on a thread of the port's own: it may run what the framework has waiting,
-  /// and even ask for the next collective. What is refused at once - no session, an invalid argument - is reported on
-  /// the calling thread, before this returns. The memory of the calls must live until then.
+  /// Waits for no rank longer than a moment. `done` is called once, on a thread of the port's own: it may run what the
+  /// framework has waiting, and even ask for the next collective. What is refused at once - no session, an invalid
+  /// argument - is reported on the calling thread, before this returns, and so is a small collective that it could
+  /// carry out itself since all ranks came together. The memory of the calls must live until `done` is called.
   void submit(Calls calls, Done done);
 
   /// A step ends here: the program marks it. From then on none is detected.
@@ -89,6 +91,9 @@ class Port {
 
   [[nodiscard]] Runtime* enter();
   void leave() noexcept;
+  [[nodiscard]] bool tries_itself(const Calls& calls) noexcept;
+  void learn(bool could_itself) noexcept;
+  void complete(Pending* pending);
   void finish(Pending* pending);
   void complete_on_this_thread();
   void watch(Runtime& runtime, const Calls& calls);
@@ -104,6 +109,9 @@ class Port {
   std::deque<Pending*> finished_;     // owned
   std::vector<std::thread> threads_;  // of completion; none until the first submit()
   bool stopping_ = false;
+  // Relaxed, as a stale one costs one try more or less.
+  std::atomic<int> credit_{0};  // of tries to carry out a collective on the calling thread
+  std::atomic<std::uint32_t> small_calls_{0};
   std::mutex steps_mutex_;
   std::condition_variable stepped_;
   StepWatch watch_;

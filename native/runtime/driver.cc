@@ -206,7 +206,7 @@ std::int64_t Driver::run_alone(const PersistentRequest& persistent, const Memory
   if (!engine_.expects_alone(persistent)) return 0;
   Operation& operation = tickets_.begin(persistent, memory, now_ns);
   try {
-    return engine_.run_inline(operation, ticket);
+    return engine_.run_inline(operation, memory.listener, ticket);
   } catch (...) {
     // The operation fails with all others and is gone then: its caller submits it again and gets the error.
     engine_.stop(std::current_exception());

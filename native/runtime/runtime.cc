@@ -137,6 +137,16 @@ Ticket Runtime::run_now(const PersistentRequest& persistent, const Memory& memor
   return finish(ticket, Deadline::at(begin_ns + timeout_ns)) == Finish::kDone ? 0 : ticket;
 }
 
+Ticket Runtime::run_or_submit(const PersistentRequest& persistent, const Memory& memory) {
+  own().check_set(persistent);
+  const std::int64_t begin_ns = now_ns();
+  Ticket ticket = 0;
+  if (impl_->driver->run_alone(persistent, memory, begin_ns, ticket) != 0) return 0;
+  if (ticket == 0) ticket = impl_->tickets.submit(persistent, memory, begin_ns);
+  impl_->driver->submitted(persistent.prepared->wire_bytes, false);
+  return ticket;
+}
+
 Finish Runtime::finish(Ticket ticket, Deadline deadline) {
   Operation& operation = *own().tickets.find(ticket);
   if (!impl_->wait(operation, deadline)) return Finish::kPending;

@@ -116,11 +116,13 @@ Operation& TicketTable::begin(const PersistentRequest& persistent, const Memory&
   const std::lock_guard lock(mutex_);
   Operation& operation = enter(persistent, memory, now_ns);
   operation.abandoned = true;
+  operation.listener = nullptr;  // its caller sees for itself how it ends, unless it is handed over
   return operation;
 }
 
-Ticket TicketTable::hand_over(Operation& operation) noexcept {
+Ticket TicketTable::hand_over(Operation& operation, FinishListener* listener) noexcept {
   const std::lock_guard lock(mutex_);
+  operation.listener = listener;
   operation.abandoned = false;
   return operation.ticket;
 }

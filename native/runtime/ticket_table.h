@@ -74,7 +74,8 @@ class TicketTable {
   /// The same for the driving thread, which sees to the operation itself: it is not queued, and when it is done it is
   /// released at once, unless it is handed over to its caller before.
   [[nodiscard]] Operation& begin(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns);
-  Ticket hand_over(Operation& operation) noexcept;
+  /// `listener`: null unless it is to be called when the operation is done.
+  Ticket hand_over(Operation& operation, FinishListener* listener = nullptr) noexcept;
   /// What was submitted since the last call, in order. Valid until the next call. Driving thread.
   [[nodiscard]] std::span<const OperationPtr> take_submitted();
   /// The operation in flight under that name in that process set, or null.

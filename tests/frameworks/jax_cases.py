@@ -195,6 +195,19 @@ def donated() -> None:
     for _ in range(200):
         x = step(x)
     equal(x, np.full(1000, 200.0))
+    if handler.in_use():  # what nothing else needs is replaced by its result
+        place = x.unsafe_buffer_pointer()
+        x = jax.jit(lambda x: hvd.broadcast(hvd.allreduce(x, op=hvd.Average), 1), donate_argnums=0)(x)
+        assert x.unsafe_buffer_pointer() == place
+        equal(x, np.full(1000, 200.0))
+    needed, double = mine(), mine() * 2
+    found = jax.jit(lambda x: (hvd.allreduce(x * 2, op=hvd.Sum), hvd.broadcast(x, 1), x, hvd.allreduce([x, x])))(needed)
+    equal(found[0], sum((np.arange(4.0) + one) * 2 for one in range(hvd.size())))
+    equal(found[1], np.arange(4.0) + 1)
+    equal(found[2], double / 2)
+    for mean in found[3]:
+        equal(mean, np.arange(4.0) + (hvd.size() - 1) / 2)
+    equal(needed, double / 2)
 
 
 def parameters() -> None:
