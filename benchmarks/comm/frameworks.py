@@ -1,7 +1,8 @@
 """`ringtune bench frameworks`: sums inside compiled code of frameworks.
 
-Beside each front end of ringtune runs the framework's own way, and ringtune without a framework, in one race. A
-framework is run by this Python, or by that of its environment in `build/frameworks`; one that is nowhere is named.
+Beside each front end of ringtune runs the framework's own way, and ringtune without a framework, in one race. In a
+second one a training's step runs beside the same step of as many processes that do not communicate. A framework is run
+by this Python, or by that of its environment in `build/frameworks`; one that is nowhere is named.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from rich.console import Console
 from rich.table import Table
 
 from ringtune import layout
+from ringtune.benchmarks.comm.framework_steps import BATCH, WIDTHS
 from ringtune.benchmarks.harness.environments import SUBJECT
 from ringtune.benchmarks.harness.jobs import thread_variables
+from ringtune.benchmarks.harness.peers import ALONE
 from ringtune.benchmarks.harness.progress import open_progress
 from ringtune.benchmarks.harness.race.patterns import exact_sums
 from ringtune.benchmarks.harness.racejob import JobPlan
 from ringtune.benchmarks.harness.races import Budget, CaseResult, Outcome, open_race
-from ringtune.benchmarks.harness.statistics import paired_ratio_interval, quartiles
+from ringtune.benchmarks.harness.statistics import paired_ratio_interval, quartiles, share_text, step_ns
 from ringtune.benchmarks.training.profiles import load_profile
 from ringtune.errors import UsageError
 from ringtune.timeline.units import bytes_text, time_text
@@ -48,6 +51,8 @@ COMPILED = ("tensorflow", "jax")
 ALLOWED_NS, ALLOWED_SHARE = 15_000.0, 0.10
 """What a sum in a compiled program may take longer than one without a framework."""
 _SMALL_BYTES = 1 << 20
+_STEPS_NS = 200_000_000
+"""Of a burst of steps: long enough for the clocks, short enough that a slow spell hits both."""
 _LOOK_S = 60
 _ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "frameworks"
 
@@ -138,7 +143,57 @@ def run_frameworks(request: FrameworksRequest, console: Console) -> dict[str, An
             reporter.advance(f"{label}: " + ", ".join(f"{name} {time_text(value)}" for name, value in medians.items()))
     record = frameworks_record(request, [label for label, _, _ in cases], outcome)
     console.print(frameworks_table(record))
+    record["steps"] = _run_steps(request, console)
+    if record["steps"]:
+        console.print(steps_table(record))
     return record | {"created_unix_ns": created_unix_ns}
+
+
+def _run_steps(request: FrameworksRequest, console: Console) -> dict[str, Any]:
+    """Returns for each framework what steps take."""
+    outcome, steps = Outcome(), {}
+    for name, python in request.pythons.items():
+        with ExitStack() as stack:
+            reporter = stack.enter_context(open_progress(console, f"steps of {name}", 1))
+            plans = [
+                _plan(f"{SUBJECT}.{name}", f"step:{name}", python, request),
+                _plan(ALONE, f"alone:{name}", python, request),
+            ]
+            race = open_race(plans, stack, outcome, reporter, step_ns)
+            budget = Budget(request.seconds, min_rounds=5, burst_ns=_STEPS_NS, calibrations=2)
+            steps[name] = step_record(race.run_case({}, budget).times_ns)
+            reporter.advance("")
+    return steps
+
+
+def step_record(times_ns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Returns the record of a framework's steps (nanoseconds per step).
+
+    Args:
+        times_ns: samples of ringtune's front end and of processes that are alone.
+    """
+    [ours] = [name for name in times_ns if name != ALONE]
+    return {
+        "times": {name: {**quartiles(values).as_dict(), "samples": values} for name, values in times_ns.items()},
+        # 1: as fast as processes that do not communicate.
+        "to_alone": paired_ratio_interval(times_ns[ALONE], times_ns[ours]).as_dict(),
+    }
+
+
+def steps_table(record: dict[str, Any]) -> Table:
+    """Returns the table of the steps."""
+    title = f"steps of a training, {record['ranks']} ranks: {'-'.join(map(str, WIDTHS))}, batch {BATCH}"
+    caption = "median and quartiles; to alone: beside as many processes that do not communicate (95 % interval)"
+    table = Table(title=title, caption=caption)
+    for column in ("", "step", "alone", "to alone"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for name, step in record["steps"].items():
+        times = [
+            f"{time_text(one['median'])} \\[{time_text(one['low'])}, {time_text(one['high'])}]"
+            for one in (step["times"][f"{SUBJECT}.{name}"], step["times"][ALONE])
+        ]
+        table.add_row(name, *times, share_text(step["to_alone"]).replace("[", "\\["))
+    return table
 
 
 def _cases(request: FrameworksRequest) -> list[tuple[str, Sequence[int], int]]:

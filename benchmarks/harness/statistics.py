@@ -79,6 +79,11 @@ def median_ratio_interval(numerator: Samples, denominator: Samples) -> Interval:
     return median_interval(np.divide(*_pairs(numerator, denominator)))
 
 
+def step_ns(by_rank_ns: Sequence[float]) -> float:
+    """Returns the time of a step whose rate is the mean of the ranks' rates."""
+    return len(by_rank_ns) / sum(1 / rank_ns for rank_ns in by_rank_ns)
+
+
 def share_text(share: Mapping[str, float] | None) -> str:
     """Returns a share's median and interval in per cent, for tables; ``-`` for none."""
     return f"{share['median']:.1%} [{share['low']:.1%}, {share['high']:.1%}]" if share else "-"

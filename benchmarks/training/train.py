@@ -21,7 +21,7 @@ from ringtune.benchmarks.harness.environments import SUBJECT, Setting, linked_be
 from ringtune.benchmarks.harness.peers import ALONE, DDP_ALONE, IN_STEP, Selection
 from ringtune.benchmarks.harness.progress import open_progress
 from ringtune.benchmarks.harness.races import Budget, CaseResult, Outcome, open_race
-from ringtune.benchmarks.harness.statistics import median_ratio_interval, quartiles, share_text
+from ringtune.benchmarks.harness.statistics import median_ratio_interval, quartiles, share_text, step_ns
 from ringtune.benchmarks.netlab import network
 from ringtune.benchmarks.netlab.network import Network
 from ringtune.benchmarks.training.config import TrainingTask
@@ -56,11 +56,6 @@ class TrainRequest:
     peers: Selection
     rate: str | None = None
     device: str = "cpu"
-
-
-def step_ns(by_rank_ns: Sequence[float]) -> float:
-    """Returns the time of a step whose rate is the mean of the ranks' rates."""
-    return len(by_rank_ns) / sum(1 / rank_ns for rank_ns in by_rank_ns)
 
 
 def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:

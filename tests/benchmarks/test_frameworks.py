@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from ringtune.benchmarks.comm.framework_steps import STEPS, prepare, start_of
 from ringtune.benchmarks.comm.frameworks import (
     FrameworksRequest,
     find_pythons,
     frameworks_record,
     frameworks_table,
+    step_record,
+    steps_table,
     too_slow,
 )
 from ringtune.benchmarks.harness.races import CaseResult, Outcome
@@ -64,6 +67,25 @@ def test_what_is_too_slow_is_said() -> None:
     ]
 
 
+def test_a_step_is_compared_with_processes_that_are_alone() -> None:
+    step = step_record({"ringtune.jax": [20_000.0, 40_000.0] * 4, "alone": [18_000.0, 36_000.0] * 4})
+    assert step["to_alone"]["median"] == pytest.approx(0.9) and step["times"]["alone"]["median"] == 27_000
+    table = steps_table({"ranks": 2, "steps": {"jax": step}})
+    assert table.row_count == 1 and list(table.columns[3].cells) == ["90.0% \\[90.0%, 90.0%]"]
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "jax", "keras", "mxnet"])
+def test_a_step_lowers_the_loss_of_a_rank_alone(framework: str) -> None:
+    for module in {"keras": ("keras", "torch")}.get(framework, (framework,)):
+        pytest.importorskip(module)
+    prepare(framework, 1)
+    step = STEPS[framework](start_of(0), False)
+    first = float(step())
+    for _ in range(20):
+        last = float(step())
+    assert last < first
+
+
 @pytest.mark.slow
 def test_a_real_run_names_what_is_absent(tmp_path: Path) -> None:
     """With ringtune alone; `tests/frameworks` runs it where a framework is."""
@@ -75,3 +97,4 @@ def test_a_real_run_names_what_is_absent(tmp_path: Path) -> None:
     here = set(find_pythons(["mxnet"], {})[0])
     assert set(record["absent"]) == {"mxnet"} - here and ("absent: mxnet" in done.stdout) == (not here)
     assert [set(case["times"]) for case in record["cases"]] == [{"ringtune", *(f"ringtune.{one}" for one in here)}] * 2
+    assert set(record["steps"]) == here

@@ -23,5 +23,7 @@ def check_bench(name: str, folder: Path) -> None:
     record = json.loads((folder / "out.json").read_text(encoding="utf-8"))
     expected = {"ringtune", f"ringtune.{name}", *FRAMEWORKS[name]} - set(record["absent"])
     assert record["failed"] == {} and set(record["about"]) == expected, done.stdout
+    assert set(record["steps"]) == {name} and set(record["steps"][name]["times"]) == {f"ringtune.{name}", "alone"}
+    assert record["steps"][name]["to_alone"]["median"] > 0 and "to alone" in done.stdout
     for case in record["cases"]:
         assert set(case["times"]) == expected and set(case["frameworks"]) == {name}
