@@ -280,9 +280,9 @@ def _parse_number(variable: Variable, source: str, text: str) -> int:
     """Parse an integer, or a decimal number that the factor turns into an integer."""
     unit = f" ({variable.unit})" if variable.unit else ""
     what = "a whole number" if variable.kind == "int" else "a number"
-    bound = "" if variable.low is None else f" >= {variable.low:g}"
+    bound = "" if variable.low is None else f" >= {variable.low:.15g}"
     if variable.high is not None:
-        bound = f" from {variable.low or 0:g} to {variable.high:g}"
+        bound = f" from {variable.low or 0:.15g} to {variable.high:.15g}"
     try:
         number = int(text) if variable.kind == "int" else float(text)
         if not math.isfinite(number) or abs(number) * variable.factor >= 2**63:

@@ -104,6 +104,7 @@ def test_no_horovod_name_is_both_honoured_and_ignored() -> None:
         ("RINGTUNE_STORE", "node1", "host:port"),
         ("RINGTUNE_STORE", "node1:70000", "host:port"),
         ("RINGTUNE_THREAD_AFFINITY", "0,x", "core numbers"),
+        ("RINGTUNE_CACHE_CAPACITY", "-1", "from 0 to 2147483647"),
     ],
 )
 def test_a_bad_value_names_variable_value_and_expectation(name: str, text: str, expected: str, config: Read) -> None:
