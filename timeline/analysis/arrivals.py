@@ -99,12 +99,12 @@ LOOK_NS = 1_000_000
 
 def arrivals(trace: Trace) -> Arrivals:
     """Find who arrived last for every tensor and every batch."""
-    negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
-    tensors = tensor_submits(negotiate)
+    errors = clock_errors(trace)
+    tensors, by_tensor = _tensor_submits(trace), last_of_tensors(trace)
     if len(distinct(tensors.rank)) < 2:
         tensors = horovod_ticks(trace).submits
-    errors = clock_errors(trace)
-    by_tensor, by_batch = last_ones(tensors, errors), last_ones(_batch_submits(negotiate), errors)
+        by_tensor = last_ones(tensors, errors)
+    by_batch = last_ones(_batch_submits(trace.spans.of_stage(Stage.NEGOTIATE)), errors)
     ranks = distinct(tensors.rank).tolist() if len(by_tensor.rank) else []
     return Arrivals(
         tensors=len(by_tensor.rank),
@@ -142,10 +142,19 @@ def _sizes_of_sets(submits: Submits) -> Ints:
     return found
 
 
-def tensor_submits(negotiate: SpanTable) -> Submits:
+@once_a_trace
+def last_of_tensors(trace: Trace) -> LastOnes:
+    """Find the last rank of every tensor of every batch."""
+    return last_ones(_tensor_submits(trace), clock_errors(trace))
+
+
+@once_a_trace
+def _tensor_submits(trace: Trace) -> Submits:
     """One submission per rank, tensor and batch; tensors without a batch are matched by their order."""
-    rank, tensor, batch = (column.astype(np.int64) for column in (negotiate.rank, negotiate.tensor, negotiate.batch))
-    turn = np.where(batch > 0, batch, -1 - _occurrence(rank, tensor, negotiate.begin_ns))
+    negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
+    rank, tensor, turn = (column.astype(np.int64) for column in (negotiate.rank, negotiate.tensor, negotiate.batch))
+    rest = np.flatnonzero(turn <= 0)
+    turn[rest] = -1 - _occurrence(rank[rest], tensor[rest], negotiate.begin_ns[rest])
     return _first_of_each(numbered_rows(tensor, turn)[1], rank, negotiate.begin_ns, tensor, negotiate.process_sets())
 
 

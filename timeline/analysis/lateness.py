@@ -31,8 +31,8 @@ from ringtune.timeline.analysis.arrivals import (
     LastOnes,
     clock_errors,
     horovod_ticks,
+    last_of_tensors,
     last_ones,
-    tensor_submits,
 )
 from ringtune.timeline.analysis.batches import MISSING, BatchTable, errors_between, moments_released
 from ringtune.timeline.analysis.hidden import gained
@@ -112,14 +112,13 @@ def lateness_of_group(trace: Trace, table: BatchTable, clocks: ClockErrors, insi
 
 def of_batches(trace: Trace, table: BatchTable, incomplete: int) -> Evidence:
     """Three moments of every batch that all its ranks ran."""
-    clocks, negotiate = clock_errors(trace), trace.spans.of_stage(Stage.NEGOTIATE)
-    late, carried = lateness_by_cause(trace, table, clocks)
+    late, carried = lateness_by_cause(trace, table, clock_errors(trace))
     return Evidence(
         ranks=table.ranks,
         late=late,
         carried=carried,
-        tensors=last_ones(tensor_submits(negotiate), clocks),
-        names=negotiate.tensors,
+        tensors=last_of_tensors(trace),
+        names=trace.spans.tensors,
         length_ns=int(table.done.max() - table.submit[table.members].min()),
         steps=len(distinct(table.step)),
         batches=len(table.ids),
