@@ -30,7 +30,7 @@ from ringtune.variables import CASTS, VARIABLES
 FEWEST_SECRET_CHARACTERS = 16
 """Of a job's secret; 32 hexadecimal digits are as many bits as anybody needs."""
 
-_PRIVATE = frozenset({"STORE", "JOB", "SECRET", "SECRET_FILE"})
+_PRIVATE = frozenset({"STORE", "JOB", "SECRET", "SECRET_FILE", "TLS_KEY"})
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
@@ -54,6 +54,9 @@ class Config:
     job: str | None = None
     secret: str | None = field(default=None, repr=False)
     secret_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
     worker: int | None = None
     restart: int = 0
     launcher: bool = False

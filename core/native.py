@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from ringtune import errors
-from ringtune.bootstrap import open_files
+from ringtune.bootstrap import open_files, tls
 from ringtune.errors import RingtuneError
 
 _CLASSES: dict[str, type[RingtuneError]] = {
@@ -34,14 +35,21 @@ def load() -> Any:
 
     Raises:
         RingtuneError: The extension is not built for this interpreter.
+        ConfigError: TLS is asked for, and this host cannot or may not.
     """
     try:
-        return import_module("ringtune._native")
+        module = import_module("ringtune._native")
     except ImportError as error:
         raise RingtuneError(
             f"ringtune's native runtime cannot be loaded ({error}); install the package with a C++20 compiler present: "
             "`pip install .` in its repository, then `ringtune check`"
         ) from error
+    if files := tls.files_of(os.environ):
+        try:
+            module.use_tls(*files)
+        except module.Error as error:
+            raise errors.ConfigError(str(error)) from None
+    return module
 
 
 def error_class() -> type[Exception]:

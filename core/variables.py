@@ -35,6 +35,16 @@ VARIABLES: tuple[Variable, ...] = (
         "What the processes of a job know and nobody else does; `ringtune run` makes one for each job.",
     ),
     Variable("SECRET_FILE", "secret_file", "path", None, "file", "File of mode 0600 that holds the secret."),
+    Variable(
+        "TLS_CERT",
+        "tls_cert",
+        "path",
+        None,
+        "file",
+        "Certificate (PEM) of this process: TLS for the store and control.",
+    ),
+    Variable("TLS_KEY", "tls_key", "path", None, "file", "Private key (PEM) of that certificate."),
+    Variable("TLS_CA", "tls_ca", "path", None, "file", "Certificates (PEM) of who has signed those of the job."),
     Variable("WORKER", "worker", "int", None, "", "Number of this process in an elastic job.", None, 0),
     Variable(
         "RESTART", "restart", "int", 0, "", "How often `ringtune run --restarts` has started the job again.", None, 0

@@ -56,8 +56,9 @@ def open_session(config: Config | None = None) -> Session:
         client = native.load().StoreClient
         began_ns = time.monotonic_ns()
         with native.translated():
-            store = client(*address, options.secret, config.start_timeout_ns) if placement.size > 1 else None
-            if store is not None:
+            store = None
+            if placement.size > 1:
+                store = client(*address, options.secret, config.start_timeout_ns, "worker", placement.rank)
                 watch.begin(store, placement)
             # Rank 0 says it before the ranks meet, the others ask after that: who does not come is told by the meeting.
             run_folder = _own_folder(config, placement, store, job)

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "bind/bind.h"
 #include "bind/unlocked.h"
+#include "transport/tls.h"
 
 namespace nb = nanobind;
 
@@ -50,6 +51,13 @@ class ClosableServer {
 }  // namespace
 
 void add_store(nb::module_& module) {
+  module.def(
+      "use_tls",
+      [](const std::string& certificate, const std::string& key, const std::string& authority) {
+        use_tls({certificate, key, authority});
+      },
+      nb::arg("certificate"), nb::arg("key"), nb::arg("authority"),
+      "Encrypt what this process says to stores and as control messages from now on.");
   nb::class_<ClosableServer>(module, "StoreServer", "The rendezvous store: a small key-value server on TCP.")
       .def(nb::init<const std::string&, std::uint16_t, const std::string&>(), nb::arg("host"), nb::arg("port"),
            nb::arg("secret"))

@@ -20,6 +20,7 @@
 #include "transport/socket.h"
 #include "transport/tcp_bootstrap.h"
 #include "transport/tcp_link.h"
+#include "transport/tls.h"
 
 namespace ringtune {
 namespace {
@@ -33,10 +34,6 @@ struct Peer {
   std::vector<bool> reached;   // by rank: whose memory it could open
   std::string why_not;         // when they do not share memory
 };
-
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1" || address == kLocalHost;
-}
 
 class JobFabric final : public Fabric {
  public:
@@ -70,6 +67,8 @@ class JobFabric final : public Fabric {
   void abort(const std::string& reason) noexcept override;
 
  private:
+  /// The higher rank dials: roles are fixed, so it does not matter who comes first.
+  [[nodiscard]] Side side_to(int peer) const noexcept { return rank() < peer ? Side::kListener : Side::kCaller; }
   void meet_all(StoreClient& store, Deadline deadline);
   void open_bells();
   void agree_on_memory(Deadline deadline);
@@ -268,15 +267,15 @@ Link& JobFabric::connect(int rank, const std::string& channel, Deadline deadline
   for (int number = 0; number < count; ++number) {
     BootstrapRequest one = request;
     if (number > 0) one.channel += "#" + std::to_string(number);
-    parts.sockets.push_back(meet(one));
-    control_congestion(parts.sockets.back().get(), options_.tcp_congestion);
+    Fd& socket = parts.sockets.emplace_back(meet(one));
+    control_congestion(socket.get(), options_.tcp_congestion);
+    if (is_control_channel(channel)) socket = encrypt(std::move(socket), side_to(rank), request.peer_name, deadline);
   }
   return links_.add(channel, std::make_unique<TcpLink>(std::move(parts)));
 }
 
-// The higher rank dials: roles are fixed, so it does not matter who comes first.
 Fd JobFabric::meet(const BootstrapRequest& request) {
-  if (options_.rank < request.peer) return bootstrap_->accept(request);
+  if (side_to(request.peer) == Side::kListener) return bootstrap_->accept(request);
   const PeerInfo& at = peer_at(request.peer).peer_info;
   return bootstrap_->dial(request, at.address, at.port);
 }

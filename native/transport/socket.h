@@ -21,6 +21,11 @@ namespace ringtune {
 /// which no address works, since even the loopback interface is down.
 inline constexpr const char* kLocalHost = "@local";
 
+/// Whether a numeric address leads nowhere but to this host.
+[[nodiscard]] inline bool is_loopback(std::string_view address) noexcept {
+  return address.starts_with("127.") || address == "::1" || address == kLocalHost;
+}
+
 /// A resolved address. Value type.
 struct SocketAddress {
   sockaddr_storage storage{};

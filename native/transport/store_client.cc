@@ -11,6 +11,7 @@
 #include "transport/socket.h"
 #include "transport/store.h"
 #include "transport/store_wire.h"
+#include "transport/tls.h"
 #include "transport/wire.h"
 
 namespace ringtune {
@@ -117,15 +118,23 @@ bool prove(int fd, const std::string& endpoint, const Secret& secret, const Stor
   return send_all(fd, handshake.proof(secret, Side::kCaller, purpose), deadline);
 }
 
-Fd open_connection(const std::string& host, std::uint16_t port, const Secret& secret, const StoreClaim& claim,
-                   Deadline deadline) {
+/// A connection, and this side's address where the connection does not show it.
+struct Opened {
+  Fd fd;
+  std::string address;
+};
+
+Opened open_connection(const std::string& host, std::uint16_t port, const Secret& secret, const StoreClaim& claim,
+                       Deadline deadline) {
   const std::string endpoint = endpoint_text(host, port);
   Deadline again = Deadline::never();
   while (true) {
-    Fd fd = connect_until(host, port, deadline);
-    detect_silence(fd.get());
+    Opened opened{connect_until(host, port, deadline), ""};
+    detect_silence(opened.fd.get());
     try {
-      if (prove(fd.get(), endpoint, secret, claim, deadline)) return fd;
+      if (uses_tls()) opened.address = local_host(opened.fd.get());
+      opened.fd = encrypt(std::move(opened.fd), Side::kCaller, "what serves the store at " + endpoint, deadline);
+      if (prove(opened.fd.get(), endpoint, secret, claim, deadline)) return opened;
     } catch (const Timeout& error) {
       throw Timeout("the store at " + endpoint + " did not complete the handshake: " + error.what());
     }
@@ -133,7 +142,8 @@ Fd open_connection(const std::string& host, std::uint16_t port, const Secret& se
     if (again.expired()) {
       throw Protocol(
           "what listens at " + endpoint +
-          " closes the connection in the handshake: it is no store of this ringtune, or has too many clients");
+          " closes the connection in the handshake: it is no store of this ringtune, has too many clients, or uses TLS "
+          "and this process does not (RINGTUNE_TLS_CERT)");
     }
     std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kLongestPauseNs, again.remaining_ns())));
   }
@@ -145,7 +155,8 @@ Fd open_connection(const std::string& host, std::uint16_t port, const Secret& se
 struct StoreClient::Impl {
   Impl(const std::string& host, std::uint16_t port, const Secret& secret, Deadline deadline, const StoreIdentity& who)
       : endpoint(endpoint_text(host, port)),
-        fd(open_connection(host, port, secret, StoreClaim::of(who), deadline)),
+        opened(open_connection(host, port, secret, StoreClaim::of(who), deadline)),
+        fd(opened.fd),
         in(kStoreMaxFrameBytes + 64) {}
 
   [[noreturn]] void lose(const std::string& why) {
@@ -243,7 +254,8 @@ struct StoreClient::Impl {
 
   std::mutex mutex;
   const std::string endpoint;
-  Fd fd;
+  Opened opened;
+  Fd& fd;
   FrameAssembler in;
   std::uint32_t next_request = 1;
 };
@@ -308,7 +320,7 @@ std::string StoreClient::refuse(const std::string& reason, const std::string& be
 std::string StoreClient::local_address() const {
   const std::lock_guard lock(impl_->mutex);
   if (!impl_->fd) impl_->lose("connection closed earlier");
-  return local_host(impl_->fd.get());
+  return impl_->opened.address.empty() ? local_host(impl_->fd.get()) : impl_->opened.address;
 }
 
 }  // namespace ringtune

@@ -1,16 +1,26 @@
 #include "transport/store_connection.h"
 
+#include <utility>
+
 #include "base/error.h"
+#include "transport/tls.h"
 
 namespace ringtune {
 namespace {
 
 std::string process_of(const StoreConnection& connection) {
-  const std::string host = peer_host(connection.fd.get());
+  const std::string& host = connection.host;
   return "process " + std::to_string(connection.claim.pid) + (host.empty() ? "" : " at " + host);
 }
 
 }  // namespace
+
+StoreConnection::StoreConnection(Fd socket)
+    : host(peer_host(socket.get())), in(kStoreMaxFrameBytes, kMaxUnprovenBytes) {
+  detect_silence(socket.get());
+  fd =
+      encrypt(std::move(socket), Side::kListener, "a client of the store" + (host.empty() ? "" : " at " + host), until);
+}
 
 void StoreConnection::answer(std::uint32_t request, StoreStatus status, ByteView value) {
   ByteWriter writer;

@@ -16,9 +16,9 @@
 namespace ringtune {
 
 struct StoreConnection {
-  explicit StoreConnection(Fd socket) : fd(std::move(socket)), in(kStoreMaxFrameBytes, kMaxUnprovenBytes) {
-    detect_silence(fd.get());
-  }
+  /// Encrypts it where this process uses TLS. Throws Error when there is no descriptor left.
+  explicit StoreConnection(Fd socket);
+  std::string host;  // the client's; empty where it has no address
   Fd fd;
   FrameAssembler in;
   SendQueue out;

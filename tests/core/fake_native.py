@@ -311,7 +311,7 @@ class FakeStore:
 
     values: dict[str, bytes] = {}  # noqa: RUF012 - shared on purpose
 
-    def __init__(self, host: str = "", port: int = 0, secret: str = "", timeout_ns: int = 0) -> None:
+    def __init__(self, host: str = "", port: int = 0, secret: str = "", timeout_ns: int = 0, *who: str | int) -> None:
         self.port = port or 1
 
     def set(self, key: str, value: bytes) -> None:
