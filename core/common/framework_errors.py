@@ -12,8 +12,9 @@ from ringtune.errors import RingtuneError
 
 R = TypeVar("R")
 
-_TEXT = re.compile(r"\bringtune\.(?:errors\.)?([A-Z]\w+): (.*?)(?:\n\t|\Z)", re.DOTALL)
-"""How handlers and kernels write them (``native/frameworks/``); TensorFlow adds lines about its graph."""
+_TEXT = re.compile(r"\bringtune\.(?:errors\.)?([A-Z]\w+): (.*?)(?:\n\t|\nTraceback |\Z)", re.DOTALL)
+"""How handlers and kernels write them (``native/frameworks/``); TensorFlow adds lines about its graph
+and of Python."""
 
 
 def failure_of(error: BaseException) -> RingtuneError | None:

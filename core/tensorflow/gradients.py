@@ -1,7 +1,7 @@
 """Reducing the gradients of a model: what `DistributedGradientTape` and the optimizers share.
 
 In a traced function every gradient is an op of its own, which starts as soon as backpropagation has made it. In eager
-mode, where all of them are there, they go in one op.
+mode, where all of them are there, they go in one op, and where ops wait in Python (`python_ops`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ringtune.errors import InvalidArgument
 from ringtune.tensorflow import wire
 from ringtune.tensorflow.collectives import gather_slices, reduce_dense
 from ringtune.tensorflow.compression import Compression, wire_number
+from ringtune.tensorflow.library import through_python
 from ringtune.tensorflow.naming import name_of_variable, numbered
 from ringtune.tensorflow.wire import Named, Reduction
 
@@ -137,7 +138,7 @@ def reduce_gradients(
 
 def _calls(indices: list[int], dense: dict[int, Named]) -> list[list[int]]:
     """Return which gradients go in one op."""
-    if tf.executing_eagerly():
+    if tf.executing_eagerly() or through_python():
         return [indices] if indices else []
     by_group: dict[str, list[int]] = {}
     for i in indices:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from ringtune import native
-from ringtune.errors import NotSupported, RingtuneError
+from ringtune.errors import RingtuneError
+from ringtune.tensorflow.python_ops import PythonOps
 
 _LIBRARY = "libringtune_tensorflow.so"
 
@@ -24,7 +26,7 @@ def ops() -> Any:
 
     Raises:
         tf.errors.InvalidArgumentError: They are wanted in a function that XLA shall compile.
-        NotSupported: See `load`, as for what it raises besides.
+        RingtuneError: See `load`.
     """
     if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise tf.errors.InvalidArgumentError(
@@ -40,8 +42,9 @@ def ops() -> Any:
 def load() -> Any:
     """Load the library into TensorFlow, once.
 
+    Where TensorFlow has no asynchronous kernels for others, their place is taken by calls of Python.
+
     Raises:
-        NotSupported: This TensorFlow has no asynchronous kernels for others.
         RingtuneError: The library is not there.
     """
     runtime = native.load().__file__
@@ -54,11 +57,19 @@ def load() -> Any:
     fault = ctypes.CDLL(str(path)).ringtune_tensorflow_fault
     fault.restype = ctypes.c_char_p
     if text := fault():
-        raise NotSupported(
-            f"ringtune.tensorflow needs TensorFlow 2.13 or later, this is {tf.__version__}: {text.decode()}"
+        warnings.warn(
+            f"ringtune.tensorflow: TensorFlow {tf.__version__} does not take ringtune's ops ({text.decode()}): "
+            "collectives go through Python, all dense gradients of a step in one call; TensorFlow 2.13 and later do",
+            stacklevel=2,
         )
+        return PythonOps()
     _let_ops_run_in_any_order()
     return module
+
+
+def through_python() -> bool:
+    """Return whether collectives wait in Python, so that what is to be in flight together must be one op."""
+    return isinstance(load(), PythonOps)
 
 
 def _let_ops_run_in_any_order() -> None:

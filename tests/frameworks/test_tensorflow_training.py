@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="make test-frameworks runs this where TensorFlow is installed")
 
+from tests.frameworks import tensorflow_python_cases as python_cases
 from tests.frameworks import tensorflow_training_cases as cases
 from tests.jobs.launching import Job
 
@@ -85,3 +86,20 @@ def test_a_loop_reaches_the_loss_of_one_process(traced: bool, job: GetJob) -> No
     for size in (2, 3):
         for losses in job(size).run(cases.loop, traced=traced):
             np.testing.assert_allclose(losses, alone, rtol=2e-4)
+
+
+def test_without_ops_of_its_own_it_goes_through_python(fresh: GetJob) -> None:
+    for said, failure in fresh().run(python_cases.collectives):
+        assert "TF_NewAsyncKernelBuilder is missing): collectives go through Python" in said
+        assert failure.startswith("Mismatched ALLREDUCE tensor shapes")
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+def test_through_python_a_step_reduces_in_one_call(traced: bool, fresh: GetJob) -> None:
+    assert fresh().run(python_cases.training, traced=traced) == [[2, 0], [2, 0]], "the gradients, and the step's end"
+
+
+def test_through_python_it_reaches_the_loss_of_one_process(job: GetJob, fresh: GetJob) -> None:
+    [alone] = job(1).run(cases.loop, traced=True)
+    for losses in fresh().run(python_cases.losses):
+        np.testing.assert_allclose(losses, alone, rtol=2e-4)
