@@ -35,7 +35,7 @@ from ringtune.timeline.analysis.arrivals import (
     last_ones,
 )
 from ringtune.timeline.analysis.batches import MISSING, BatchTable, errors_between, moments_released
-from ringtune.timeline.analysis.hidden import gained, gained_by_agreement, gained_by_links, gained_by_release
+from ringtune.timeline.analysis.hidden import gained
 from ringtune.timeline.distinct import distinct
 from ringtune.timeline.spans import Ints, Mask, Trace
 from ringtune.timeline.vocabulary import Stage
@@ -74,15 +74,14 @@ class Evidence:
 def lateness_by_cause(trace: Trace, table: BatchTable, clocks: ClockErrors) -> tuple[dict[str, Late], Ints]:
     """Who was last in every step, by cause; and the lateness carried over, by column."""
     errors = errors_between(trace, table, clocks)
-    carried, late, brought = _compute(trace, table, errors)
-    agreed, ended = _negotiated(table, errors), _last(table.end, errors)
+    carried, late = _compute(trace, table, errors)
     probability = 1 / table.members.sum(axis=1)
     found = {
         "compute": replace(
             _per_step(_step_of_late(trace, table, *late), *late, probability), unsure_ns=float(errors.max())
         ),
-        "negotiation": _per_step(table.step, *_costly(agreed, gained_by_agreement(trace, table, *agreed)), probability),
-        "network": _per_step(table.step, *_costly(ended, gained_by_links(trace, table, ended, brought)), probability),
+        "negotiation": _per_step(table.step, *_negotiated(table, errors), probability),
+        "network": _per_step(table.step, *_last(table.end, errors), probability),
     }
     return found, carried
 
@@ -99,9 +98,10 @@ def lateness_of_group(trace: Trace, table: BatchTable, clocks: ClockErrors, insi
     errors, group = errors_between(trace, table, clocks), np.where(inside, 0, 1)
     both = (table.members & inside).any(axis=1) & (table.members & ~inside).any(axis=1)
     probability = np.full(len(table.ids), float(inside.mean()))
-    _, late, brought = _compute(trace, table, errors, group)
-    ended = _last(table.end, errors, group)
-    rows = {"compute": late, "network": _costly(ended, gained_by_links(trace, table, ended, brought, group))}
+    rows = {
+        "compute": _compute(trace, table, errors, group)[1],
+        "network": _last(table.end, errors, group),
+    }
     found = {}
     for cause, (last, lateness) in rows.items():
         last, lateness = np.where(both, last, -1), np.where(both, lateness, 0)
@@ -170,11 +170,6 @@ def _last(moments: Ints, errors: NDArray[np.float64], group: Ints | None = None)
     return np.where(sure, last, -1), np.where(sure, lateness, 0)
 
 
-def _costly(late: tuple[Ints, Ints], gained: Ints) -> tuple[Ints, Ints]:
-    """Only the lateness that the job would gain, and nobody where that is nothing."""
-    return np.where(gained > 0, late[0], -1), gained
-
-
 def _own(last: Ints, columns: int, group: Ints | None) -> Mask:
     """The last rank's own columns, row by row: those of its group, or itself."""
     group = np.arange(columns) if group is None else group
@@ -212,8 +207,8 @@ def _submitted_last(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Int
 
 def _compute(
     trace: Trace, table: BatchTable, errors: NDArray[np.float64], group: Ints | None = None
-) -> tuple[Ints, tuple[Ints, Ints], tuple[Ints, Ints]]:
-    """Carried lateness by column; by batch the lateness of submits without it, and what may have been carried."""
+) -> tuple[Ints, tuple[Ints, Ints]]:
+    """Lateness of submits without what was carried over; and the carried lateness by column."""
     last, lateness = _submitted_last(table, errors) if group is None else _last(table.submit, errors, group)
     released = np.stack([_released(trace, rank, table.submit[:, at]) for at, rank in enumerate(table.ranks)], axis=1)
     rows = np.arange(len(last))
@@ -227,8 +222,7 @@ def _compute(
     brought = _per_step(table.step, last, carried, np.zeros(len(last)))
     sums = np.zeros(len(table.ranks), dtype=np.int64)
     np.add.at(sums, brought.column[brought.column >= 0], brought.lateness[brought.column >= 0])
-    late = gained_by_release(trace, table, last, np.where(known, carried, lateness), group)
-    return sums, (np.where(own > 0, last, -1), own), (last, late)
+    return sums, (np.where(own > 0, last, -1), own)
 
 
 def _step_of_late(trace: Trace, table: BatchTable, last: Ints, lateness: Ints) -> Ints:
