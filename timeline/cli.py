@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -67,7 +68,7 @@ def merge_command(source: tuple[Path, ...], output: Path | None) -> None:
     elif output is None:
         raise UsageError("name the merged file with -o OUT when the input is not one run folder")
     else:
-        report = merge(source, output)
+        report = merge(source, output, threads=os.cpu_count() or 1)
     _print_report(report)
 
 

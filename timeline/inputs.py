@@ -53,7 +53,7 @@ def _joined(paths: Sequence[Path]) -> Trace:
     """One file as it is; several parts on one clock, without those that cannot be read, which standard error names."""
     if not paths:
         raise RingtuneError("no trace named; give a run folder or a trace file")
-    traces, unread = read_whole(paths) if len(paths) > 1 else ([read(paths[0])], [])
+    traces, unread = read_whole(paths, os.cpu_count() or 1) if len(paths) > 1 else ([read(paths[0])], [])
     if not traces:
         raise RingtuneError(unread[0])
     for sentence in unread:

@@ -25,7 +25,7 @@ from ringtune.timeline.spans import SpanTable, Trace, empty_table, joined_tables
 PathLike = str | os.PathLike[str]
 
 
-def merge(parts: Iterable[PathLike], output: PathLike) -> MergeReport:
+def merge(parts: Iterable[PathLike], output: PathLike, threads: int = 1) -> MergeReport:
     """Merge part files into one trace; gzip when the output's name ends in ``.gz``. Written whole or not at all.
 
     Traces of other tools (PyTorch's profiler, Horovod) join by their wall clocks. Files that cannot be read are left
@@ -34,6 +34,7 @@ def merge(parts: Iterable[PathLike], output: PathLike) -> MergeReport:
     Args:
         parts: Files in any order; a run folder stands for its parts.
         output: The merged file.
+        threads: How many read parts; 1 where the interpreter ends, which starts no threads any more.
 
     Raises:
         RingtuneError: No part could be read, parts are of different jobs, a rank comes twice, or two profiles of the
@@ -43,7 +44,7 @@ def merge(parts: Iterable[PathLike], output: PathLike) -> MergeReport:
     paths = sorted({path.resolve() for part in parts for path in _files_of(Path(part))})
     if not paths:
         raise RingtuneError("nothing to merge: no parts given; name a run folder or its timeline/rank-*.spans files")
-    traces, problems = _read_parts(paths)
+    traces, problems = _read_parts(paths, threads)
     if not traces:
         raise RingtuneError(f"nothing to merge: {problems[0]}")
     joined = join_and_empty(traces)
@@ -72,11 +73,14 @@ def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:
     return merge(parts, output if output is not None else layout.timeline_file(folder))
 
 
-def read_whole(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:
-    """Read files that are joined; the sentences are about those that cannot be read."""
-    # Numpy lets go of the interpreter while it works on whole columns.
-    with ThreadPoolExecutor(max_workers=min(len(paths), os.cpu_count() or 1) or 1) as threads:
-        found = list(threads.map(_read_or_problem, paths))
+def read_whole(paths: Sequence[Path], threads: int = 1) -> tuple[list[Trace], list[str]]:
+    """Read files that are joined, by so many threads; the sentences are about those that cannot be read."""
+    if threads > 1:
+        # Numpy lets go of the interpreter while it works on whole columns.
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(_read_or_problem, paths))
+    else:
+        found = list(map(_read_or_problem, paths))
     return [one for one in found if isinstance(one, Trace)], [one for one in found if isinstance(one, str)]
 
 
@@ -87,8 +91,8 @@ def _read_or_problem(path: Path) -> Trace | str:
         return str(error)
 
 
-def _read_parts(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:
-    traces, problems = read_whole(paths)
+def _read_parts(paths: Sequence[Path], threads: int) -> tuple[list[Trace], list[str]]:
+    traces, problems = read_whole(paths, threads)
     usable, unusable = joinable(traces)
     return usable, sorted(problems + unusable)
 
