@@ -58,7 +58,7 @@ def open_session(config: Config | None = None) -> Session:
         with native.translated():
             store = None
             if placement.size > 1:
-                store = client(*address, options.secret, config.start_timeout_ns, "worker", placement.rank)
+                store = client(*address, options.secret, config.start_timeout_ns, "rank", placement.rank, job)
                 watch.begin(store, placement)
             # Rank 0 says it before the ranks meet, the others ask after that: who does not come is told by the meeting.
             run_folder = _own_folder(config, placement, store, job)

@@ -21,13 +21,13 @@ namespace {
 
 ByteView view_of(const nb::bytes& value) { return {static_cast<const std::byte*>(value.data()), value.size()}; }
 
-/// Ranks connect in the runtime.
 StoreRole role_of(const std::string& name) {
   if (name.empty()) return StoreRole::kOther;
+  if (name == "rank") return StoreRole::kRank;
   if (name == "launcher") return StoreRole::kLauncher;
   if (name == "worker") return StoreRole::kWorker;
   if (name == "child") return StoreRole::kChild;
-  throw InvalidArgument("'" + name + "' is no role of a store's client: launcher, worker or child");
+  throw InvalidArgument("'" + name + "' is no role of a store's client: rank, launcher, worker or child");
 }
 
 /// A server that can be closed from Python before it is garbage.
@@ -70,13 +70,13 @@ void add_store(nb::module_& module) {
       .def(
           "__init__",
           [](StoreClient* self, const std::string& host, std::uint16_t port, const std::string& secret,
-             std::int64_t timeout_ns, const std::string& role, int rank) {
-            const StoreIdentity who{role_of(role), rank, ""};
+             std::int64_t timeout_ns, const std::string& role, int rank, const std::string& job) {
+            const StoreIdentity who{role_of(role), rank, job};
             const Unlocked released;
             new (self) StoreClient(host, port, Secret(secret), Deadline::after(timeout_ns), who);
           },
           nb::arg("host"), nb::arg("port"), nb::arg("secret"), nb::arg("timeout_ns"), nb::arg("role") = "",
-          nb::arg("rank") = -1)
+          nb::arg("rank") = -1, nb::arg("job") = "")
       .def(
           "set",
           [](StoreClient& self, const std::string& key, const nb::bytes& value) {
