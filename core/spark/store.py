@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,8 +63,10 @@ class Store:
 
     @property
     def fs(self) -> Any:
-        """The file system, of fsspec."""
-        return url_to_fs(self.prefix_path, **self.storage_options)[0]
+        """The file system, of fsspec; it knows nothing any more of what was listed: Spark writes, too."""
+        found = self._opened(self.prefix_path)[0]
+        found.invalidate_cache()
+        return found
 
     def get_full_path(self, path: str) -> str:
         """Return a path with its protocol, as Spark and fsspec both take it."""
@@ -75,7 +78,7 @@ class Store:
 
     def get_localized_path(self, path: str) -> str:
         """Return a path without its protocol."""
-        return str(url_to_fs(path, **self.storage_options)[1])
+        return str(self._opened(path)[1])
 
     def get_train_data_path(self, idx: int | None = None) -> str:
         """Return where the training data of a number lies."""
@@ -159,6 +162,21 @@ class Store:
         if not self.fs.isdir(place):
             return []
         return sorted(str(file) for file in self.fs.find(place) if str(file).endswith(".parquet"))
+
+    def _opened(self, path: str) -> tuple[Any, str]:
+        """Return the file system of a path, and the path in it.
+
+        Raises:
+            InvalidArgument: There is no driver for it here.
+        """
+        try:
+            found: tuple[Any, str] = url_to_fs(path, **self.storage_options)
+        except (ImportError, OSError, ValueError) as error:  # which package is missing, or that none is known
+            raise InvalidArgument(
+                f"Store: {path} cannot be reached from {socket.gethostname()}: {error}. The package must be installed "
+                "where the driver runs and on all executors"
+            ) from error
+        return found
 
     def _numbered(self, name: str, number: int | None) -> str:
         return self._paths[name] if number is None else f"{self._paths[name]}.{number}"

@@ -289,14 +289,14 @@ def test_before_start(executor: Callable[..., RayExecutor]) -> None:
         executor(num_workers=1).run(cases.place)
 
 
-def trainer(folder: Path, function: Callable[..., Any], config: Any, **arguments: Any) -> Any:
+def trainer(folder: Path, function: Callable[..., Any], config: Any, workers: Any = 2, **arguments: Any) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     return DataParallelTrainer(
         function,
         backend_config=config,
-        scaling_config=ScalingConfig(num_workers=2),
+        scaling_config=ScalingConfig(num_workers=workers),
         run_config=RunConfig(name="digits", storage_path=str(folder), failure_config=FailureConfig(max_failures=2)),
         **arguments,
     )
@@ -325,7 +325,10 @@ def test_ray_train_with_a_timeline(cluster: Any, tmp_path: Path, alone: float) -
     cases.seen_in_the_dashboard(tmp_path / "digits" / "ringtune")
 
 
-def test_ray_train_starts_again_from_the_last_commit(cluster: Any, tmp_path: Path, alone: float) -> None:
+@pytest.mark.parametrize("workers", [2, (1, 2)], ids=["fixed", "range"])
+def test_ray_train_starts_again_from_the_last_commit(
+    workers: int | tuple[int, int], cluster: Any, tmp_path: Path, alone: float
+) -> None:
     from ringtune.ray import RingtuneConfig
 
     def loop(config: dict[str, Any]) -> None:
@@ -334,7 +337,7 @@ def test_ray_train_starts_again_from_the_last_commit(cluster: Any, tmp_path: Pat
         with open(os.path.join(config["folder"], f"loss-{found['rank']}"), "w", encoding="utf-8") as file:
             file.write(str(found["loss"]))
 
-    result = trainer(tmp_path, loop, RingtuneConfig(), train_loop_config={"folder": str(tmp_path)}).fit()
+    result = trainer(tmp_path, loop, RingtuneConfig(), workers, train_loop_config={"folder": str(tmp_path)}).fit()
     assert result.error is None
     assert (tmp_path / "starts").read_text().splitlines() == ["0 2", "7 2"]
     assert float((tmp_path / "loss-1").read_text()) == pytest.approx(alone, rel=1e-9)
