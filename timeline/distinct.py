@@ -57,6 +57,20 @@ def numbered_rows(*columns: Column) -> tuple[Places, Places]:
     return first, place
 
 
+def places_in(known: Column, values: Column) -> Places:
+    """Return for every row the place of its value among distinct known ones in order; -1 where it is none of them."""
+    if not len(known):
+        return np.full(len(values), -1, dtype=np.int64)
+    low, size = int(known[0]), int(known[-1]) - int(known[0]) + 1
+    if size > max(_RANGE_AT_LEAST, _RANGE_OF_ROWS * (len(known) + len(values))):
+        at = np.minimum(np.searchsorted(known, values), len(known) - 1)
+        return np.where(known[at] == values, at, -1)
+    table = np.full(size + 1, -1, dtype=np.int64)
+    table[known.astype(np.int64) - low] = np.arange(len(known))
+    keys = values.astype(np.int64) - low
+    return table[np.where((keys < 0) | (keys >= size), size, keys)]
+
+
 @dataclass(frozen=True)
 class _Table:
     """Which values of a range occur: ``keys`` are the rows' places in ``present`` (n), ``pages`` the range's pages."""

@@ -23,6 +23,7 @@ from ringtune.timeline.vocabulary import FOREIGN_BATCHES, Stage
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Mask = NDArray[np.bool_]
+Rows = NDArray[np.integer[Any]] | slice
 
 UNKNOWN = -1
 """Value of ``step`` where the trace does not say."""
@@ -115,11 +116,11 @@ class SpanTable(Tabular):
         """The tensors' names, span by span ("" = none)."""
         return [self.tensors[code] for code in self.tensor.tolist()]
 
-    def fact(self, name: str, missing: int = UNKNOWN) -> Ints:
-        """A number that spans carry as a fact, for example ``peer``, span by span."""
+    def fact(self, name: str, missing: int = UNKNOWN, rows: Rows = slice(None)) -> Ints:
+        """A number that spans carry as a fact, for example ``peer``, span by span; ``rows``: of these alone."""
         values = [_facts_of(text).get(name, missing) for text in self.fact_texts]
         table = np.array([value if isinstance(value, int) else missing for value in values], dtype=np.int64)
-        return table[self.facts]
+        return table[self.facts[rows]]
 
     def threads(self) -> tuple[Ints, tuple[str, ...]]:
         """Number of the thread or stream that each of ``fact_texts`` says, 0 for none, and the names by number."""
@@ -127,9 +128,9 @@ class SpanTable(Tabular):
         names = tuple(dict.fromkeys(["", *said]))
         return np.array([names.index(name) for name in said], dtype=np.int64), names
 
-    def process_sets(self) -> Ints:
+    def process_sets(self, rows: Rows = slice(None)) -> Ints:
         """The number of each span's process set or group; 0: all ranks."""
-        return np.maximum(self.fact("process_set", 0), 0)
+        return np.maximum(self.fact("process_set", 0, rows), 0)
 
     def name_mask(self, predicate: str) -> Mask:
         """Which spans' names start with this text."""

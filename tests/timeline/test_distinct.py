@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ringtune.timeline.distinct import distinct, distinct_numbers, numbered_rows
+from ringtune.timeline.distinct import distinct, distinct_numbers, numbered_rows, places_in
 
 _SMALL = st.lists(st.integers(-3, 40), max_size=60)
 _ANYWHERE = st.lists(st.integers(-(1 << 62), 1 << 62), max_size=20)
@@ -39,6 +39,13 @@ def test_rows_are_numbered_by_the_first_column_then_the_next(rows: list[tuple[in
     assert [rows[at] for at in first] == in_order
     assert first.tolist() == [rows.index(row) for row in in_order]
     assert place.tolist() == [in_order.index(row) for row in rows]
+
+
+@given(st.one_of(_SMALL, _ANYWHERE, _CLUSTERS), st.one_of(_SMALL, _ANYWHERE, _CLUSTERS))
+def test_places_among_known_values(known: list[int], values: list[int]) -> None:
+    in_order = sorted(set(known))
+    expected = [in_order.index(value) if value in in_order else -1 for value in values]
+    assert places_in(_column(in_order), _column(values)).tolist() == expected
 
 
 @pytest.mark.parametrize("apart", [1, 1 << 20, 1 << 45])

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringtune.timeline.distinct import distinct, numbered_rows
-from ringtune.timeline.spans import Ints, SpanTable, Trace, once_a_trace
+from ringtune.timeline.spans import Codes, Ints, SpanTable, Trace, once_a_trace
 from ringtune.timeline.vocabulary import ARRIVAL, Stage
 
 
@@ -104,7 +104,7 @@ def arrivals(trace: Trace) -> Arrivals:
     if len(distinct(tensors.rank)) < 2:
         tensors = horovod_ticks(trace).submits
         by_tensor = last_ones(tensors, errors)
-    by_batch = last_ones(_batch_submits(trace.spans.of_stage(Stage.NEGOTIATE)), errors)
+    by_batch = last_ones(_batch_submits(trace.spans), errors)
     ranks = distinct(tensors.rank).tolist() if len(by_tensor.rank) else []
     return Arrivals(
         tensors=len(by_tensor.rank),
@@ -151,20 +151,20 @@ def last_of_tensors(trace: Trace) -> LastOnes:
 @once_a_trace
 def _tensor_submits(trace: Trace) -> Submits:
     """One submission per rank, tensor and batch; tensors without a batch are matched by their order."""
-    negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
-    rank, tensor, turn = (column.astype(np.int64) for column in (negotiate.rank, negotiate.tensor, negotiate.batch))
-    rest = np.flatnonzero(turn <= 0)
-    turn[rest] = -1 - _occurrence(rank[rest], tensor[rest], negotiate.begin_ns[rest])
-    return _first_of_each(numbered_rows(tensor, turn)[1], rank, negotiate.begin_ns, tensor, negotiate.process_sets())
+    spans = trace.spans
+    rows = np.flatnonzero(spans.in_stage(Stage.NEGOTIATE))
+    turn = spans.batch[rows]
+    alone = np.flatnonzero(turn <= 0)
+    about = rows[alone]
+    turn[alone] = -1 - _occurrence(spans.rank[about], spans.tensor[about], spans.begin_ns[about])
+    return _first_of_each(numbered_rows(spans.tensor[rows], turn)[1], spans, rows)
 
 
-def _batch_submits(negotiate: SpanTable) -> Submits:
+def _batch_submits(spans: SpanTable) -> Submits:
     """One submission per rank and batch: its last tensor's."""
-    fused = negotiate.take(negotiate.batch > 0)
-    order = np.argsort(-fused.begin_ns, kind="stable")
-    fused = fused.take(order)
-    rank, tensor = fused.rank.astype(np.int64), fused.tensor.astype(np.int64)
-    return _first_of_each(fused.batch, rank, fused.begin_ns, tensor, fused.process_sets())
+    rows = np.flatnonzero(spans.in_stage(Stage.NEGOTIATE) & (spans.batch > 0))
+    rows = rows[np.argsort(-spans.begin_ns[rows], kind="stable")]
+    return _first_of_each(spans.batch[rows], spans, rows)
 
 
 def horovod_ticks(trace: Trace) -> Ticks:
@@ -176,8 +176,9 @@ def horovod_ticks(trace: Trace) -> Ticks:
     at = np.array([tick.at_ns for tick in found], dtype=np.int64)
     group = tensor + len(names) * _occurrence(rank, tensor, at)
     marks = np.sort(trace.spans.of_stage(Stage.CYCLE).begin_ns)
-    of_all = np.zeros_like(rank)
-    return Ticks(_first_of_each(group, rank, _look_begins(at, rank, marks), tensor, of_all), tuple(names))
+    first, _ = numbered_rows(group, rank)
+    looks, of_all = _look_begins(at, rank, marks)[first], np.zeros_like(first)
+    return Ticks(Submits(group[first], rank[first], looks, tensor[first], of_all), tuple(names))
 
 
 def _look_begins(at_ns: Ints, rank: Ints, marks: Ints) -> Ints:
@@ -190,7 +191,7 @@ def _look_begins(at_ns: Ints, rank: Ints, marks: Ints) -> Ints:
     return begins
 
 
-def _occurrence(rank: Ints, tensor: Ints, at_ns: Ints) -> Ints:
+def _occurrence(rank: Ints | Codes, tensor: Ints | Codes, at_ns: Ints) -> Ints:
     """The number of each submission among those of its tensor by its rank, from 0."""
     order = np.lexsort((at_ns, tensor, rank))
     key = numbered_rows(rank, tensor)[1][order]
@@ -201,10 +202,12 @@ def _occurrence(rank: Ints, tensor: Ints, at_ns: Ints) -> Ints:
     return turn
 
 
-def _first_of_each(group: Ints, rank: Ints, at_ns: Ints, tensor: Ints, process_set: Ints) -> Submits:
-    """Keep the first row of each group and rank, in the order given."""
-    first, _ = numbered_rows(group, rank)
-    return Submits(group[first], rank[first], at_ns[first], tensor[first], process_set[first])
+def _first_of_each(group: Ints, spans: SpanTable, rows: Ints) -> Submits:
+    """Keep the first of these rows of each group and rank, in the order given."""
+    first, _ = numbered_rows(group, spans.rank[rows])
+    rank, at, tensor = spans.rank[rows[first]], spans.begin_ns[rows[first]], spans.tensor[rows[first]]
+    sets = spans.process_sets(rows[first])
+    return Submits(group[first], rank.astype(np.int64), at, tensor.astype(np.int64), sets)
 
 
 @once_a_trace

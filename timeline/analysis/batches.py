@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ringtune.timeline.analysis.arrivals import ClockErrors
 from ringtune.timeline.analysis.intervals import difference, union
 from ringtune.timeline.analysis.staged import device_clock_errors, waiting
-from ringtune.timeline.distinct import distinct, distinct_numbers, numbered_rows
+from ringtune.timeline.distinct import distinct, distinct_numbers, numbered_rows, places_in
 from ringtune.timeline.spans import UNKNOWN, Codes, Ints, Mask, SpanTable, Trace, once_a_trace
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES, GENERATION, GROUP_BATCHES, RING_PREFIX, Stage
 
@@ -250,11 +250,9 @@ def _places(spans: SpanTable, stage: Stage, about: tuple[Ints, Ints, tuple[int, 
     if not len(ids) or not len(chosen):
         nowhere = np.empty(0, dtype=np.int64)
         return nowhere, nowhere, nowhere
-    batch, rank = spans.batch[chosen], spans.rank[chosen]
-    row = np.minimum(np.searchsorted(ids, batch), len(ids) - 1)
-    column = np.minimum(np.searchsorted(ranks, rank), len(ranks) - 1)
-    known = np.flatnonzero((ids[row] == batch) & (ranks[column] == rank))
-    return row[known], column[known], chosen[known]
+    row, column = places_in(ids, spans.batch[chosen]), places_in(ranks, spans.rank[chosen])
+    known = (row >= 0) & (column >= 0)
+    return (row, column, chosen) if known.all() else (row[known], column[known], chosen[known])
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,13 @@ from ringtune.timeline.spans import Ints
 def union(begin_ns: Ints, end_ns: Ints) -> Ints:
     """Return the union of the intervals [begin, end); the inputs may overlap, touch and come in any order."""
     filled = end_ns > begin_ns
-    begin, end = begin_ns[filled], end_ns[filled]
+    begin, end = (begin_ns, end_ns) if filled.all() else (begin_ns[filled], end_ns[filled])
     if not len(begin):
         return np.empty((0, 2), dtype=np.int64)
-    order = np.argsort(begin, kind="stable")
-    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    if np.any(begin[1:] < begin[:-1]):
+        order = np.argsort(begin, kind="stable")
+        begin, end = begin[order], end[order]
+    reach = np.maximum.accumulate(end)
     # A new interval starts where everything before has ended.
     starts = np.flatnonzero(np.concatenate(([True], begin[1:] > reach[:-1])))
     stops = np.concatenate((starts[1:] - 1, [len(begin) - 1]))
@@ -43,6 +45,10 @@ def unions(zone: Ints, begin_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
     count = int(zone.max(initial=-1)) + 1
     low, width = zones(begin_ns, end_ns, count)
     if width:
+        if count <= 1 << 8:
+            # Such numbers are sorted by counting, and what was recorded in the order of time is in order then.
+            order = np.argsort(zone.astype(np.uint8), kind="stable")
+            zone, begin_ns, end_ns = zone[order], begin_ns[order], end_ns[order]
         found = union(begin_ns + (zone * width - low), end_ns + (zone * width - low))
         of = found[:, 0] // width
         return found - (of * width - low)[:, None], of

@@ -49,36 +49,46 @@ def peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
 
 def negotiations(spans: SpanTable) -> tuple[Negotiation, ...]:
     """Split every rank's negotiated tensors; without those of step schedules and those that a rank did not record."""
-    rows, _, waiting = _negotiated(spans)
-    control = rows.duration_ns - waiting
+    found = _negotiated(spans)
+    of_rank = [(rank, found.rank == rank) for rank in distinct(found.rank).tolist()]
     return tuple(
-        Negotiation(int(rank), int(waiting[rows.rank == rank].sum()), int(control[rows.rank == rank].sum()))
-        for rank in distinct(rows.rank)
+        Negotiation(rank, int(found.waiting[own].sum()), int(found.control[own].sum())) for rank, own in of_rank
     )
 
 
 def negotiation_peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
     """Sum what `negotiations` calls waiting by rank and peer, which is the last rank to submit the tensor."""
-    rows, last, waiting = _negotiated(spans)
-    chosen = waiting > 0
-    return _by_pair(rows.rank[chosen].astype(np.int64), last[chosen], waiting[chosen])
+    found = _negotiated(spans)
+    chosen = found.waiting > 0
+    return _by_pair(found.rank[chosen], found.last[chosen], found.waiting[chosen])
 
 
-def _negotiated(spans: SpanTable) -> tuple[SpanTable, Ints, Ints]:
-    """Negotiated tensors that every rank recorded; the rank that submitted each last; how long each waited for it."""
-    rows = spans.of_stage(Stage.NEGOTIATE)
-    rows = rows.take((rows.batch > 0) & (rows.fact("step_schedule", 0) != 1))
-    ranks = len(distinct(rows.rank))
+@dataclass(frozen=True)
+class _Negotiated:
+    """Negotiated tensors that every rank recorded: whose each is, who submitted it last, and the wait for that one."""
+
+    rank: Ints
+    last: Ints
+    waiting: Ints
+    control: Ints
+
+
+def _negotiated(spans: SpanTable) -> _Negotiated:
+    rows = np.flatnonzero(spans.in_stage(Stage.NEGOTIATE) & (spans.batch > 0))
+    rows = rows[spans.fact("step_schedule", 0, rows) != 1]
+    ranks = len(distinct(spans.rank[rows]))
     if ranks < 2:
-        return rows.take(slice(0)), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    _, key = numbered_rows(rows.batch, rows.tensor)
+        return _Negotiated(*[np.empty(0, dtype=np.int64)] * 4)
+    _, key = numbered_rows(spans.batch[rows], spans.tensor[rows])
     everyone = np.bincount(key) == ranks
-    rows, key = rows.take(everyone[key]), key[everyone[key]]
-    order = np.argsort(rows.begin_ns, kind="stable")
+    rows, key = rows[everyone[key]], key[everyone[key]]
+    begin, end, rank = spans.begin_ns[rows], spans.end_ns[rows], spans.rank[rows].astype(np.int64)
+    order = np.argsort(begin, kind="stable")
     latest = np.zeros(len(everyone), dtype=np.int64)
     latest[key[order]] = order  # of equal keys the last one stays: the latest submit
-    waiting = np.clip(rows.begin_ns[latest[key]], rows.begin_ns, rows.end_ns) - rows.begin_ns
-    return rows, rows.rank[latest[key]].astype(np.int64), waiting
+    last = latest[key]
+    waiting = np.clip(begin[last], begin, end) - begin
+    return _Negotiated(rank, rank[last], waiting, end - begin - waiting)
 
 
 def _by_pair(rank: Ints, peer: Ints, length: Ints) -> tuple[PeerWait, ...]:
