@@ -57,6 +57,31 @@ def test_every_page_fits_and_has_its_title(width: int, visit: Visit, url: str, r
     assert visit.complaints == []
 
 
+_BOXES = """[...document.querySelectorAll('#tuning-parallel .annotation-text')].map(one => {
+    const box = one.getBoundingClientRect();
+    return [box.left, box.top, box.right, box.bottom];
+})"""
+
+
+@pytest.mark.slow
+def test_texts_of_all_settings_do_not_touch_on_a_phone(visit: Visit, url: str, runs: dict[str, Path]) -> None:
+    page = visit.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/tuning")
+    page.wait_for_selector("#tuning-parallel .annotation-text >> text=Step time", state="attached")
+    visit.until("document.querySelector('#tuning-parallel .main-svg').clientWidth >= 600")
+    boxes = page.evaluate(_BOXES)
+    assert len(boxes) >= 12
+    touching = [
+        (one, other)
+        for at, one in enumerate(boxes)
+        for other in boxes[:at]
+        if one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    ]
+    assert not touching
+    visit.until("document.documentElement.scrollWidth <= 390")
+
+
 def test_what_if_without_a_timeline_says_how_to_get_one(visit: Visit, url: str) -> None:
     visit.page.goto(f"{url}/run/just-started/what-if")
     visit.page.wait_for_selector("text=A prediction needs a timeline >> visible=true")
