@@ -55,7 +55,7 @@ class HostOffset:
     def __call__(self, local_ns: Ints) -> Ints:
         """Offsets to add to these moments of the host's clock."""
         if len(self.at_ns) == 1:
-            return np.full(len(local_ns), self.offset_ns[0], dtype=np.int64)
+            return np.broadcast_to(self.offset_ns[:1], len(local_ns))
         # Relative to the first sample: floats would lose the nanoseconds of absolute clocks.
         start, base = int(self.at_ns[0]), int(self.offset_ns[0])
         moments, samples, offsets = (
