@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing
 from tests.engines.slurm import HANG_S, Cluster, cluster
 
 if shutil.which("slurmd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
-    missing("needs SLURM (Debian: slurm-wlm)")
+    pytest.skip("SLURM is not installed (Debian: slurm-wlm)", allow_module_level=True)
 
 pytestmark = pytest.mark.slow
 
