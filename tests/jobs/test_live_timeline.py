@@ -25,10 +25,17 @@ hvd.init()
 def reduced(name):
     hvd.allreduce(numpy.ones(3), name=name)
 
+def text_of(path):
+    # As it was at one moment: what is read page by page may hold parts of two, and is read again then.
+    text, again = None, open(path).read()
+    while text != again:
+        text, again = again, open(path).read()
+    return text
+
 def waited(path, word):
     begin = time.monotonic()
     while True:
-        text = open(path).read()
+        text = text_of(path)
         if word in text:
             json.loads(text)
             return time.monotonic() - begin
@@ -36,7 +43,7 @@ def waited(path, word):
         time.sleep(0.002)
 
 def looked(path):
-    text = open(path).read()
+    text = text_of(path)
     events = json.loads(text)
     assert "start_time_since_epoch_in_micros" in text
     names = {(event["name"], event.get("args", {}).get("tensor")) for event in events}
