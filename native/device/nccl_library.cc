@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "device/symbols.h"
+#include "base/symbols.h"
 
 namespace ringtune {
 namespace {

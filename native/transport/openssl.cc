@@ -5,15 +5,10 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/symbols.h"
 
 namespace ringtune {
 namespace {
-
-template <typename Function>
-void load(void* library, const char* name, Function& function, std::string& missing) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr) missing += std::string(missing.empty() ? "" : ", ") + name;
-}
 
 OpenSsl load_all() {
   void* library = nullptr;
@@ -22,9 +17,8 @@ OpenSsl load_all() {
   }
   if (library == nullptr) {
     throw Error(
-        "TLS is asked for (RINGTUNE_TLS_CERT), but this host has no OpenSSL: neither libssl.so.3 nor libssl.so.1.1 can "
-        "be "
-        "opened. Install its package (libssl3, openssl-libs) or unset the variables on all hosts");
+        "TLS is asked for (RINGTUNE_TLS_CERT), but this host has no OpenSSL: neither libssl.so.3 nor libssl.so.1.1 "
+        "can be opened. Install its package (libssl3, openssl-libs) or unset the variables on all hosts");
   }
   OpenSsl api{};
   std::string missing;

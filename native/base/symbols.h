@@ -1,4 +1,4 @@
-// Functions of a library that was opened by dlopen. Internal to device/.
+// Functions of a library that was opened by dlopen.
 #pragma once
 
 #include <dlfcn.h>
