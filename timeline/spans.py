@@ -122,11 +122,12 @@ class SpanTable(Tabular):
         table = np.array([value if isinstance(value, int) else missing for value in values], dtype=np.int64)
         return table[self.facts[rows]]
 
+    @cached_property
     def threads(self) -> tuple[Ints, tuple[str, ...]]:
         """Number of the thread or stream that each of ``fact_texts`` says, 0 for none, and the names by number."""
         said = [str(_facts_of(text).get("thread", "")) for text in self.fact_texts]
-        names = tuple(dict.fromkeys(["", *said]))
-        return np.array([names.index(name) for name in said], dtype=np.int64), names
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(["", *said]))}
+        return np.array([numbers[name] for name in said], dtype=np.int64), tuple(numbers)
 
     def process_sets(self, rows: Rows = slice(None)) -> Ints:
         """The number of each span's process set or group; 0: all ranks."""

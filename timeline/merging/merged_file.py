@@ -77,13 +77,13 @@ def about_document(trace: Trace, problems: Sequence[str], missing: Sequence[int]
 
 def tracks_of(spans: SpanTable) -> Ints | NDArray[np.uint8]:
     """Return the track of each span: its stage, and ``n * STAGE_LIMIT`` more for those of the n-th thread."""
-    thread, names = spans.threads()
+    thread, names = spans.threads
     return thread[spans.facts] * STAGE_LIMIT + spans.stage if len(names) > 1 else spans.stage
 
 
 def track_names(spans: SpanTable) -> dict[int, dict[int, str]]:
     """Return the names of the tracks on which a rank has spans, by rank and track."""
-    track, names = tracks_of(spans), spans.threads()[1]
+    track, names = tracks_of(spans), spans.threads[1]
     limit = len(names) * STAGE_LIMIT
     found: dict[int, dict[int, str]] = {}
     for code in np.unique(spans.rank * np.int64(limit) + track).tolist():
@@ -101,7 +101,7 @@ def in_file_order(spans: SpanTable) -> SpanTable:
 def written_async(spans: SpanTable) -> Mask:
     """Which spans must be async pairs; the table is in file order."""
     chosen = spans.in_stage(*sorted(OVERLAPPING_STAGES))
-    groups = spans.rank * np.int64(len(spans.threads()[1]) * STAGE_LIMIT) + tracks_of(spans)
+    groups = spans.rank * np.int64(len(spans.threads[1]) * STAGE_LIMIT) + tracks_of(spans)
     order = np.argsort(groups, kind="stable")
     bounds = np.flatnonzero(np.diff(groups[order])) + 1
     for members in np.split(order, bounds):

@@ -59,7 +59,7 @@ def _written(descriptor: int, begin: int, spans: SpanTable) -> int:
 
     columns: dict[str, Any] = {name: getattr(spans, name) for name in COLUMN_TYPES}
     texts: Any = (_quoted(spans.names), _quoted(spans.tensors), list(spans.fact_texts))
-    tracks = [number * STAGE_LIMIT for number in spans.threads()[0].tolist()]
+    tracks = [number * STAGE_LIMIT for number in spans.threads[0].tolist()]
     always_paired = sum(1 << stage for stage in OVERLAPPING_STAGES)
     writer: MergeWriter = MergeWriter((descriptor, begin), columns, texts, (stage_labels(), tracks), always_paired)
     while writer.write_some(min(8, os.cpu_count() or 1)):

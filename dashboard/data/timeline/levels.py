@@ -208,7 +208,7 @@ def by_lane(spans: SpanTable) -> list[tuple[int, Stage, Ints]]:
 
 def by_thread(spans: SpanTable, order: Ints) -> list[tuple[str, int, Ints]]:
     """Thread, depth and the places of the spans, by begin, of every lane that spans of one stage and rank make."""
-    numbers, names = spans.threads()
+    numbers, names = spans.threads
     if len(names) == 1:
         return [("", 0, order)]
     thread, found = numbers[spans.facts[order]], list[tuple[str, int, Ints]]()
