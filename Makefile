@@ -104,11 +104,11 @@ $(CMAKE) -S native -B "$$(readlink -f $(1))" -G Ninja $(2) >$(1).log 2>&1 \
   && $(CMAKE) --build $(1) -j $(JOBS) --target $(3) >>$(1).log 2>&1 || { tail -60 $(1).log >&2; exit 1; }
 endef
 
-# run_native FOLDER: runs the native tests built there and says how many passed, or what failed
+# run_native FOLDER: runs the native tests built there and says how many passed, or what failed - once more at the end
 define run_native
 $(CTEST) --test-dir $(1) -j $(JOBS) --quiet --output-log $(1).txt \
   || { grep -avE '^test |^[0-9]+: (Test|Working|Environment|Running main| GTEST_)|Start +[0-9]|PASSED|Passed +[0-9.]+ sec' \
-       $(1).txt >&2; exit 1; }; \
+       $(1).txt >&2; grep -aE -A6 ': Failure$$|FAILED  \]' $(1).txt >&2; exit 1; }; \
 awk '/PASSED/ { for (i = 1; i < NF; i++) if ($$(i + 1) ~ /^tests?\./) n += $$i } END { print n, "native tests passed" }' $(1).txt
 endef
 

@@ -110,8 +110,8 @@ void Monitor::beat() {
   if (now < next_beat_ns_) return;
   const std::int64_t period = silence_ns_ / kBeats;
   // Where this process itself stood still (stopped with its job, a machine that slept), nothing of the others could
-  // arrive.
-  const bool stood_still = next_beat_ns_ != 0 && now - next_beat_ns_ > period;
+  // arrive. It may have done so before its first sign of life.
+  const bool stood_still = now - next_beat_ns_ > period;
   next_beat_ns_ = now + period;
   send_all(message_of(Message::kAlive), -1);
   for (Spoke& spoke : spokes_) {

@@ -71,7 +71,7 @@ class Monitor {
 
   const int rank_;
   const std::int64_t silence_ns_;
-  std::int64_t next_beat_ns_ = 0;  // used by the thread alone
+  std::int64_t next_beat_ns_ = now_ns();  // used by the thread alone
   Waker& waker_;
   PeerLostHandler handler_;
   InquiryHandler inquiry_;
