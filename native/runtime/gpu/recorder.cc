@@ -196,11 +196,12 @@ void DeviceRecorder::write_whole(const DeviceTimes& times) {
   for (std::size_t i = 0; i < times.lasted.count; ++i) {
     const DeviceTimes::Copy& piece = *times.lasted.all[i];
     std::int64_t begin_ns = when(piece.begin);
-    const std::int64_t end_ns = when(piece.end);
+    std::int64_t end_ns = when(piece.end);
     if (times.foreign && times.about.batch_id != 0 && times.about.stage == Stage::kCommunicate) {
+      // Two that end at almost the same moment may come out in reverse: the clock is looked at again between them.
       std::int64_t& before_ns = foreign_end_ns_[times.about.process_set];
-      begin_ns = std::min(std::max(begin_ns, before_ns), end_ns);
-      before_ns = end_ns;
+      begin_ns = std::max(begin_ns, before_ns);
+      before_ns = end_ns = std::max(end_ns, begin_ns);
     }
     if (i == 0) write_tensors(times, begin_ns);
     const Stage stage = piece.stage.value_or(times.about.stage);
