@@ -48,6 +48,16 @@ PHASES: dict[str, Phase] = {
 }
 """Phases in the order of their lanes, by the stage's name in the trace."""
 
+FAMILIES: dict[str, Phase] = {
+    "data": Phase("Data loading", OCHRE, "the training loop fetches its next batch"),
+    "collective": Phase("Collective calls", BLUE, "the program's side of a collective"),
+    "optimizer": Phase("Optimizer", OLIVE, "the optimizer's step, or clearing gradients"),
+    "matrix": Phase("Matrices", GREEN, "matrix products, convolutions and attention, forward and backward"),
+    "layer": Phase("Norms, activations", PURPLE, "normalisations, activations, pooling, losses and embeddings"),
+    "copy": Phase("Copies", SKY, "copies and conversions"),
+}
+"""What calls and kernels that other tools recorded are for; those of no family have the colour of their phase."""
+
 COMPUTE_COLOR = PHASES["kernel"].color
 OVERLAPPED_COLOR = BLUE
 EXPOSED_COLOR = VERMILLION

@@ -12,12 +12,13 @@ import plotly.graph_objects as go
 
 from ringtune.dashboard import theme
 from ringtune.dashboard.data.timeline.collective import Followed
+from ringtune.dashboard.data.timeline.families import NONE, families
 from ringtune.dashboard.data.timeline.index import TimelineIndex, View
 from ringtune.dashboard.data.timeline.levels import Lane
 from ringtune.dashboard.data.timeline.path import PathTable
 from ringtune.dashboard.data.timeline.shapes import Floats, Shapes
 from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS, PATH_PLACE, draw_followed, draw_path
-from ringtune.dashboard.theme import PHASES, Scheme
+from ringtune.dashboard.theme import FAMILIES, PHASES, Scheme
 from ringtune.dashboard.units import duration, markup, size
 from ringtune.timeline.spans import Instant, Ints
 from ringtune.timeline.units import batch_text
@@ -112,15 +113,18 @@ def _plain(values: Sequence[Any] | Floats) -> list[Any]:
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
-def by_phase(view: View) -> list[tuple[theme.Phase, Ints]]:
-    """Return which shapes are of each phase."""
+def by_phase(index: TimelineIndex, view: View) -> list[tuple[theme.Phase, Ints]]:
+    """Return which shapes are of each phase, and of each family of a profile's calls and kernels."""
     stage_of = np.array([int(lane.stage) for lane in view.lanes], dtype=np.int64)[view.shapes.lane]
-    return [(phase, np.flatnonzero(stage_of == int(STAGE_OF_LABEL[stage]))) for stage, phase in PHASES.items()]
+    family = families(index, view)
+    of_none = np.where(family == NONE, stage_of, -1)
+    phases = [(phase, np.flatnonzero(of_none == int(STAGE_OF_LABEL[stage]))) for stage, phase in PHASES.items()]
+    return phases + [(one, np.flatnonzero(family == place)) for place, one in enumerate(FAMILIES.values())]
 
 
 def _phases(index: TimelineIndex, view: View, places: Floats) -> list[tuple[theme.Phase, dict[str, Any]]]:
     """Return the columns of every phase that has something to show."""
-    chosen = by_phase(view)
+    chosen = by_phase(index, view)
     # All at once: a poll brings little to each phase.
     columns, found, first = _columns(index, view, np.concatenate([bars for _, bars in chosen]), places), [], 0
     for phase, bars in chosen:

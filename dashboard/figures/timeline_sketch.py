@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtune.dashboard.data.timeline.index import View
+from ringtune.dashboard.data.timeline.index import TimelineIndex, View
 from ringtune.dashboard.data.timeline.shapes import Floats
 from ringtune.dashboard.figures.timeline import boxes_of, by_phase, height_of, places_of, ticks_of, vertical_range
 
@@ -33,7 +33,7 @@ class Sketch:
     names: dict[float, str]
 
 
-def sketch(view: View, *, with_path: bool) -> Sketch:
+def sketch(index: TimelineIndex, view: View, *, with_path: bool) -> Sketch:
     """Draw a view as `ringtune.dashboard.figures.timeline` does, without what it says.
 
     ``with_path``: leave room for the critical path.
@@ -41,7 +41,7 @@ def sketch(view: View, *, with_path: bool) -> Sketch:
     places = places_of(view.lanes, view.compact)
     bottom, top = vertical_range(places, with_path=with_path)
     paths = []
-    for phase, chosen in by_phase(view):
+    for phase, chosen in by_phase(index, view):
         boxes = boxes_of(view, chosen, places)
         shades = np.maximum(1, np.rint(SHADES * boxes.opacity)).astype(np.int64)
         left = (boxes.begin_ns - view.window.begin_ns) * WIDTH / view.window.length_ns

@@ -59,7 +59,7 @@ def lanes(index: TimelineIndex | None, route: Route, ranks: list[str], **config:
         figure = graph("timeline-graph", 520, **config)
         figure.children.append(html.Div(id="timeline-sketch"))
         return figure
-    found = sketch(index.view(_query(route, ranks)), with_path=_with_path(route))
+    found = sketch(index, index.view(_query(route, ranks)), with_path=_with_path(route))
     figure = graph("timeline-graph", found.height, **config)
     packed = base64.b64encode(found.svg.encode()).decode()
     names = [html.Span(text, style={"top": f"{100 * at:.2f}%"}) for at, text in found.names.items()]

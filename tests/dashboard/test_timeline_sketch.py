@@ -62,7 +62,7 @@ def test_it_has_the_bars_of_the_figure_where_the_figure_has_them(index: Timeline
         left, right = (base - begin) / (end - begin), (base + x - begin) / (end - begin)
         upper, lower = (y - width / 2 - top) / (bottom - top), (y + width / 2 - top) / (bottom - top)
         wanted += zip([bars.marker.color] * len(base), *(v.tolist() for v in (left, right, upper, lower)), strict=True)
-    found = boxes(sketch(view, with_path=False).svg)
+    found = boxes(sketch(index, view, with_path=False).svg)
     assert len(found) == len(wanted) > 0
     for mine, theirs in zip(found, sorted(wanted), strict=True):
         assert mine[0] == theirs[0]
@@ -72,7 +72,7 @@ def test_it_has_the_bars_of_the_figure_where_the_figure_has_them(index: Timeline
 @pytest.mark.parametrize("name", VIEWS)
 def test_names_and_height_are_those_of_the_figure(index: TimelineIndex, name: str) -> None:
     view = index.view(VIEWS[name])
-    figure, found = figures.timeline(index, view), sketch(view, with_path=False)
+    figure, found = figures.timeline(index, view), sketch(index, view, with_path=False)
     bottom, top = figure.layout.yaxis.range
     assert found.height == figure.layout.height
     assert list(found.names.values()) == list(figure.layout.yaxis.ticktext)
@@ -84,12 +84,12 @@ def test_the_critical_path_has_its_room(index: TimelineIndex) -> None:
     figure = figures.timeline(index, view, "light", figures.Extras(index.path().within(-1e18, 1e18)))
     bottom, top = figure.layout.yaxis.range
     place = figure.layout.yaxis.tickvals[1]  # the first lane, below the path
-    assert next(iter(sketch(view, with_path=True).names)) == pytest.approx((place - top) / (bottom - top))
+    assert next(iter(sketch(index, view, with_path=True).names)) == pytest.approx((place - top) / (bottom - top))
 
 
 def test_what_a_search_does_not_find_is_faint(index: TimelineIndex) -> None:
     def shades(search: str) -> set[float]:
-        root = ElementTree.fromstring(sketch(index.view(Query(search=search)), with_path=False).svg)
+        root = ElementTree.fromstring(sketch(index, index.view(Query(search=search)), with_path=False).svg)
         return {float(str(path.get("fill-opacity"))) for path in root}
 
     assert shades("no such thing") == {0.2}
@@ -97,10 +97,10 @@ def test_what_a_search_does_not_find_is_faint(index: TimelineIndex) -> None:
 
 
 def test_it_holds_no_text_of_the_run(index: TimelineIndex) -> None:
-    svg = sketch(index.view(Query()), with_path=False).svg
+    svg = sketch(index, index.view(Query()), with_path=False).svg
     assert not any(text and text in svg for text in (*index.spans.names, *index.spans.tensors))
 
 
 def test_no_lanes_no_bars(index: TimelineIndex) -> None:
-    found = sketch(index.view(Query(ranks=(77,))), with_path=False)
+    found = sketch(index, index.view(Query(ranks=(77,))), with_path=False)
     assert boxes(found.svg) == [] and found.names == {}

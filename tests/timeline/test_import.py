@@ -26,7 +26,7 @@ from ringtune.timeline.inputs import load
 from ringtune.timeline.runs.run import list_runs
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.foreign_job import PlantedJob
-from tests.timeline.helpers import rows
+from tests.timeline.helpers import rows, write_json
 
 MS = 1_000_000
 
@@ -336,6 +336,14 @@ def test_a_file_of_no_known_rank_is_refused(names: list[str], tmp_path: Path) ->
     anonymous(tmp_path / "in", names)
     with pytest.raises(RingtuneError, match=r"[ab]\.json: which rank wrote it\? .*put the rank into the name"):
         import_run([tmp_path / "in"], tmp_path / "run")
+
+
+def test_profiles_without_a_wall_clock_are_refused(tmp_path: Path) -> None:
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 9}]
+    about = {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 1}}
+    old = write_json(tmp_path / "rank0.json", {**about, "traceEvents": events})
+    with pytest.raises(RingtuneError, match=r"no trace that can be imported: .*rank0\.json: .*no wall clock"):
+        import_run([old], tmp_path / "run")
 
 
 def test_what_is_no_trace_is_left_out_and_named(tmp_path: Path) -> None:

@@ -123,16 +123,17 @@ def read_sources(paths: Sequence[Path], *, allow_pickle: bool = False) -> Source
     for rank, dump in dumps.items():
         traces.append(trace_of(dump, last_ns, [found for found in stalls if found.rank == rank]))
         tools[str(dump.path)] = FLIGHT_RECORDER
-    if not traces:
+    _check_ranks(traces)
+    usable, unusable = joinable(traces)
+    problems += unusable
+    if not usable:
         said = f": {problems[0]}" if problems else ""
         raise RingtuneError(
             f"{', '.join(map(str, paths))}: no trace that can be imported{said}; "
             f"give files of {_KNOWN}, or a folder of them"
         )
-    _check_ranks(traces)
-    usable, unusable = joinable(traces)
     _check_sizes(usable)
-    return Source(tuple(usable), tools, (*problems, *unusable), hang)
+    return Source(tuple(usable), tools, tuple(problems), hang)
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
