@@ -1,8 +1,9 @@
 """Sums inside programs of frameworks: by ringtune's front ends, and by each framework's own way.
 
 A program sums its tensors several times in a row, so that entering it counts little, and so that they are its own, as
-gradients are: JAX's programs are given theirs (`donate_argnums`). Modules of frameworks are imported where they are
-used: an environment has one of them.
+gradients are: JAX's programs are given theirs (`donate_argnums`); TensorFlow's cannot be, and their first sum goes into
+new memory. One call sums all tensors where a framework has such a call. Modules of frameworks are imported where they
+are used: an environment has one of them.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def _tensorflow_program(traced: Callable[..., Any]) -> Program:
 
 
 def join_tensorflow(threads: int) -> tuple[str, Make]:
-    """Joins with `ringtune.tensorflow`: ops in a ``tf.function``."""
+    """Joins with `ringtune.tensorflow`: one op for all tensors, in a ``tf.function``."""
     import tensorflow as tf
 
     import ringtune.tensorflow as hvd
@@ -177,9 +178,7 @@ def join_tensorflow(threads: int) -> tuple[str, Make]:
     def make(sums: Sums) -> Program:
         def program(*tensors: Any) -> Any:
             for _ in range(sums.chain):
-                tensors = tuple(
-                    hvd.allreduce(one, op=hvd.Sum, name=f"bench.{index}") for index, one in enumerate(tensors)
-                )
+                tensors = hvd.grouped_allreduce(tensors, op=hvd.Sum, name="bench")
             return tensors
 
         return _tensorflow_program(tf.function(program, autograph=False))

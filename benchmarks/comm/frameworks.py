@@ -50,7 +50,7 @@ COMPILED = ("tensorflow", "jax")
 """Those whose programs are compiled: entering the runtime costs them next to nothing."""
 ALLOWED_NS, ALLOWED_SHARE = 15_000.0, 0.10
 """What a sum in a compiled program may take longer than one without a framework."""
-_SMALL_BYTES = 1 << 20
+_PROGRAM_BYTES = 1 << 28
 _STEPS_NS = 200_000_000
 """Of a burst of steps: long enough for the clocks, short enough that a slow spell hits both."""
 _LOOK_S = 60
@@ -212,7 +212,7 @@ def _cases(request: FrameworksRequest) -> list[tuple[str, Sequence[int], int]]:
 
 def _chain(size_bytes: int, ranks: int) -> int:
     """Returns how often tensors are summed in a program: of what entering it costs, a sum of small ones has 1/50."""
-    return min(50 if size_bytes <= _SMALL_BYTES else 3, exact_sums("float32", ranks) // 2)
+    return min(50, max(3, _PROGRAM_BYTES // size_bytes), exact_sums("float32", ranks) // 2)
 
 
 def _plans(request: FrameworksRequest) -> list[JobPlan]:

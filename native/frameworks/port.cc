@@ -18,12 +18,15 @@ constexpr int kCompletionThreads = 2;
 // A collective that the calling thread carries out spares two wakes of other threads, each of which takes longer than
 // an exchange of that many bytes.
 constexpr std::size_t kMostItselfBytes = 1 << 20;
-// Where the other ranks do not come in time, the caller has spun for nothing. A try that succeeds earns credit, one
+// Where the other ranks do not come in time, the caller has waited for nothing. A try that succeeds earns credit, one
 // that fails costs more; without credit every eighth call is a try. It is the same call on all ranks, which count
 // alike: a rank that leaves it to its threads comes too late for those that try.
 constexpr int kCreditMax = 8;
 constexpr int kFailureCosts = 4;
 constexpr std::uint32_t kCallsPerTry = 8;
+// Ranks whose threads have ended the last collective come apart by the time that two of them take to wake: with less
+// patience than that they would not find back to carrying them out themselves.
+constexpr std::int64_t kPatienceNs = 200'000;
 constexpr std::int64_t kNoTimeoutNs = std::int64_t{1} << 60;
 
 /// Whether its result lies where it was asked for and nothing else is to be told of it.
@@ -65,7 +68,7 @@ Ticket run_here(Runtime& runtime, Submission call, FinishListener* listener) {
   const PersistentRequest persistent = runtime.keep(std::move(call));
   const auto drop = [&runtime](const PersistentRequest* kept) { runtime.drop(*kept); };
   const std::unique_ptr<const PersistentRequest, decltype(drop)> kept(&persistent, drop);
-  return listener != nullptr ? runtime.run_or_submit(persistent, memory)
+  return listener != nullptr ? runtime.run_or_submit(persistent, memory, kPatienceNs)
                              : runtime.run_now(persistent, memory, kNoTimeoutNs);
 }
 

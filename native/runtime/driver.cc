@@ -199,14 +199,14 @@ void Driver::drive(Operation& operation, Deadline deadline) noexcept {
 }
 
 std::int64_t Driver::run_alone(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns,
-                               Ticket& ticket) {
+                               Deadline deadline, Ticket& ticket) {
   if (!try_drive()) return 0;
   const auto stop_at_the_end = [](Driver* driver) { driver->stop_driving(); };
   const std::unique_ptr<Driver, decltype(stop_at_the_end)> driving(this, stop_at_the_end);
   if (!engine_.expects_alone(persistent)) return 0;
   Operation& operation = tickets_.begin(persistent, memory, now_ns);
   try {
-    return engine_.run_inline(operation, memory.listener, ticket);
+    return engine_.run_inline(operation, memory.listener, deadline, ticket);
   } catch (...) {
     // The operation fails with all others and is gone then: its caller submits it again and gets the error.
     engine_.stop(std::current_exception());

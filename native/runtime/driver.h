@@ -44,10 +44,10 @@ class Driver {
   /// A collective that is the schedule's whole next batch, from begin to end on this thread: when it ended, 0 when it
   /// has not. Then `ticket` is its operation's, which goes on or holds its result, or 0: it could not even begin. Only
   /// one with a ticket tells its listener.
-  /// Blocks no longer than a wait of the shared-memory group spins until all ranks have come. Throws as
+  /// Until all ranks have come it blocks no longer than to the deadline and a wait's spinning. Throws as
   /// TicketTable::submit.
   std::int64_t run_alone(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns,
-                         Ticket& ticket);
+                         Deadline deadline, Ticket& ticket);
 
   /// Somebody blocks on an operation in flight without driving: nothing is held back meanwhile. Every begin has its
   /// end.

@@ -286,12 +286,12 @@ bool Engine::expects_alone(const PersistentRequest& persistent) const noexcept {
          parts_.tickets.open() == 0 && negotiator_.expects_alone(persistent.prepared->request);
 }
 
-std::int64_t Engine::run_inline(Operation& operation, FinishListener* listener, Ticket& ticket) {
+std::int64_t Engine::run_inline(Operation& operation, FinishListener* listener, Deadline deadline, Ticket& ticket) {
   const std::int64_t now = operation.submitted_ns;
   completions_.taken(operation);
   const SharedRequest request(operation.prepared, &operation.prepared->request);
   schedule_.post(negotiator_.run_inline(request, reinterpret_cast<Tag>(&operation), now), now);
-  const std::optional<bool> agreed = schedule_.agreed();
+  const std::optional<bool> agreed = schedule_.agreed(deadline);
   if (agreed == true && operation.room == 0) return schedule_.end(true);
   ticket = parts_.tickets.hand_over(operation, listener);
   if (!agreed) return 0;

@@ -62,10 +62,10 @@ class Engine {
   [[nodiscard]] std::size_t bundle_room() const noexcept { return negotiator_.bundle_room(); }
   /// Whether that collective is all there is to do: then run_inline() may follow.
   [[nodiscard]] bool expects_alone(const PersistentRequest& persistent) const noexcept;
-  /// When it ended; 0 and the ticket when it goes on, in the round that is posted now or without the schedule, or when
-  /// what it has gathered did not fit where it was to go. `listener`, null or borrowed, is called when one that has a
-  /// ticket is done.
-  std::int64_t run_inline(Operation& operation, FinishListener* listener, Ticket& ticket);
+  /// When it ended; 0 and the ticket when it goes on since not all ranks have come by the deadline, in the round that
+  /// is posted now or without the schedule, or when what it has gathered did not fit where it was to go. `listener`,
+  /// null or borrowed, is called when one that has a ticket is done.
+  std::int64_t run_inline(Operation& operation, FinishListener* listener, Deadline deadline, Ticket& ticket);
   [[nodiscard]] ScheduleRunner& schedule() noexcept { return schedule_; }
 
   /// This rank has left, or its time to do so is over: depart() follows.

@@ -128,7 +128,7 @@ Ticket Runtime::run_now(const PersistentRequest& persistent, const Memory& memor
   own().check_set(persistent);
   const std::int64_t begin_ns = now_ns();
   Ticket ticket = 0;
-  if (const std::int64_t end_ns = impl_->driver->run_alone(persistent, memory, begin_ns, ticket)) {
+  if (const std::int64_t end_ns = impl_->driver->run_alone(persistent, memory, begin_ns, Deadline::at(0), ticket)) {
     impl_->record_wait(*persistent.prepared, begin_ns, end_ns);
     return 0;
   }
@@ -137,11 +137,12 @@ Ticket Runtime::run_now(const PersistentRequest& persistent, const Memory& memor
   return finish(ticket, Deadline::at(begin_ns + timeout_ns)) == Finish::kDone ? 0 : ticket;
 }
 
-Ticket Runtime::run_or_submit(const PersistentRequest& persistent, const Memory& memory) {
+Ticket Runtime::run_or_submit(const PersistentRequest& persistent, const Memory& memory, std::int64_t patience_ns) {
   own().check_set(persistent);
   const std::int64_t begin_ns = now_ns();
   Ticket ticket = 0;
-  if (impl_->driver->run_alone(persistent, memory, begin_ns, ticket) != 0) return 0;
+  const Deadline deadline = Deadline::at(begin_ns + patience_ns);
+  if (impl_->driver->run_alone(persistent, memory, begin_ns, deadline, ticket) != 0) return 0;
   if (ticket == 0) ticket = impl_->tickets.submit(persistent, memory, begin_ns);
   impl_->driver->submitted(persistent.prepared->wire_bytes, false);
   return ticket;

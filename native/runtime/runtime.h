@@ -130,9 +130,9 @@ class Runtime {
   /// of an operation that goes on at the timeout, has failed, or whose result is not at `memory.output`. Blocks; throws
   /// as submit.
   Ticket run_now(const PersistentRequest& persistent, const Memory& memory, std::int64_t timeout_ns);
-  /// The same without waiting: it is carried out where nothing else is under way and the other ranks come within a
-  /// wait's spinning, and else goes on in the background. Only then its listener is called.
-  Ticket run_or_submit(const PersistentRequest& persistent, const Memory& memory);
+  /// The same without waiting for long: it is carried out where nothing else is under way and the other ranks come
+  /// within that time, and else goes on in the background. Only then its listener is called.
+  Ticket run_or_submit(const PersistentRequest& persistent, const Memory& memory, std::int64_t patience_ns);
   /// All ranks ask for the same; its operation's `number` is the set's. Throws as submit.
   Ticket add_process_set(const std::vector<int>& members);
   Ticket remove_process_set(std::uint32_t id);

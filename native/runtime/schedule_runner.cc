@@ -57,7 +57,7 @@ bool ScheduleRunner::resume(Deadline deadline) {
   return agreed.has_value();
 }
 
-std::optional<bool> ScheduleRunner::agreed() { return path_->agreed(Deadline::at(0)); }
+std::optional<bool> ScheduleRunner::agreed(Deadline deadline) { return path_->agreed(deadline); }
 
 std::int64_t ScheduleRunner::end(bool agreed) {
   std::int64_t end_ns = now_ns();

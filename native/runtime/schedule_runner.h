@@ -52,8 +52,8 @@ class ScheduleRunner {
   /// Whether the posted round is over, having run or not. In shared memory it blocks for the other ranks until the
   /// deadline.
   bool resume(Deadline deadline);
-  /// Whether all ranks of the posted round have agreed, if that is known by now. Then end() follows.
-  [[nodiscard]] std::optional<bool> agreed();
+  /// Whether all ranks of the posted round have agreed, if that is known by the deadline. Then end() follows.
+  [[nodiscard]] std::optional<bool> agreed(Deadline deadline);
   /// Runs the round if all ranks have agreed. When that was done.
   std::int64_t end(bool agreed);
 

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from tests.frameworks import cases
-from tests.jobs.fixtures import pytest_runtest_makereport, server
-from tests.jobs.launching import Job, variables
+from tests.jobs.fixtures import pytest_runtest_makereport
+from tests.jobs.launching import Job, stop_server, variables
 
-__all__ = ["pytest_runtest_makereport", "server"]
+__all__ = ["pytest_runtest_makereport"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def server() -> Iterator[None]:
+    """Give all jobs a folder for temporary files: TensorFlow deletes its own at exit, which a killed rank never has.
+
+    The process that ranks are forked from ends after the last test.
+    """
+    with TemporaryDirectory(prefix="frameworks") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        yield
+        stop_server()
 
 
 @pytest.fixture(scope="module")

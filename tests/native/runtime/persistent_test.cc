@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/sleep.h"
 #include "runtime/job.h"
@@ -84,6 +85,39 @@ TEST(PersistentCollective, AtTheDeadlineTheOperationGoesOn) {
   EXPECT_THROW((void)job[0].finish(ticket, Deadline::after(0)), InvalidArgument) << "released";
   EXPECT_EQ(data, std::vector<float>(4, 3.0f));
   EXPECT_EQ(other, data);
+}
+
+/// The other rank comes later than a wait spins. Where the cycle thread is at work a call goes on in the background.
+TEST(PersistentCollective, ACallIsCarriedOutWhereOthersComeWithinItsPatience) {
+  Job job(2);
+  std::array<std::vector<float>, 2> data;
+  const std::array<std::int64_t, 1> shape{4};
+  std::array<PersistentRequest, 2> persistent;
+  job.on_every_rank([&](int rank) {
+    std::vector<float>& own = data[static_cast<std::size_t>(rank)];
+    own.assign(4, 1.0f);
+    PersistentRequest& kept = persistent[static_cast<std::size_t>(rank)];
+    kept = job[rank].keep(submission_of(call_of("x", shape, own)));
+    for (int i = 0; i < 20; ++i) ASSERT_EQ(job[rank].run_now(kept, {own.data(), own.data()}, 10 * kSecondNs), 0u);
+  });
+  const std::int64_t until = now_ns() + 60 * kSecondNs;
+  for (int carried_out = 0; carried_out < 5;) {
+    ASSERT_LT(now_ns(), until);
+    data[0].assign(4, 1.0f);
+    data[1].assign(4, 2.0f);
+    Ticket ticket = 0;
+    std::thread waits(
+        [&] { ticket = job[0].run_or_submit(persistent[0], {data[0].data(), data[0].data()}, 60 * kSecondNs); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_EQ(job[1].run_now(persistent[1], {data[1].data(), data[1].data()}, 10 * kSecondNs), 0u);
+    waits.join();
+    if (ticket == 0) ++carried_out;
+    if (ticket != 0) {
+      ASSERT_EQ(job[0].finish(ticket, Deadline::never()), Finish::kDone);
+    }
+    EXPECT_EQ(data[0], std::vector<float>(4, 3.0f));
+    EXPECT_EQ(data[1], data[0]);
+  }
 }
 
 TEST(PersistentCollective, WhatFailsStaysUntilItsErrorIsAskedFor) {
