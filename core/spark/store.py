@@ -19,7 +19,8 @@ class Store:
     ``<path>.<i>``), runs in ``runs/<run_id>``. The driver and all executors must reach the path.
 
     Args:
-        prefix_path: The folder, with or without a protocol (``hdfs://``, ``s3://``, ``gs://``, ``dbfs:/`` ...).
+        prefix_path: The folder, with or without a protocol (``hdfs://``, ``webhdfs://``, ``s3://``, ``gs://``,
+            ``dbfs:/`` ...).
         train_path: Where training data lies instead.
         val_path: Where validation data lies instead.
         test_path: Where test data lies instead.
@@ -135,12 +136,15 @@ class Store:
         return found
 
     def write(self, path: str, content: bytes) -> None:
-        """Replace a file in one piece, making its folder if needed."""
+        """Replace a file in one piece, making its folder if needed; by WebHDFS there is none for a moment."""
         place = self.get_localized_path(path)
         self.fs.makedirs(posixpath.dirname(place), exist_ok=True)
         with self.fs.open(f"{place}.part", "wb") as file:
             file.write(content)
         self.fs.mv(f"{place}.part", place)
+        if self.fs.exists(f"{place}.part"):  # WebHDFS renames onto no file that exists, and fsspec does not say so
+            self.fs.rm_file(place)
+            self.fs.mv(f"{place}.part", place)
 
     def write_text(self, path: str, text: str) -> None:
         """Replace a text file."""
@@ -172,9 +176,12 @@ class Store:
         try:
             found: tuple[Any, str] = url_to_fs(path, **self.storage_options)
         except (ImportError, OSError, ValueError) as error:  # which package is missing, or that none is known
+            said = str(error).partition("\n")[0]  # Arrow lists each place where it has looked for Hadoop
+            hadoop = isinstance(error, OSError) and path.startswith("hdfs://")
+            what = "Java and Hadoop (found by JAVA_HOME and HADOOP_HOME)" if hadoop else "The package"
             raise InvalidArgument(
-                f"Store: {path} cannot be reached from {socket.gethostname()}: {error}. The package must be installed "
-                "where the driver runs and on all executors"
+                f"Store: {path} cannot be reached from {socket.gethostname()}: {said}. "
+                f"{what} must be installed where the driver runs and on all executors"
             ) from error
         return found
 

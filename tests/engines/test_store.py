@@ -92,7 +92,7 @@ def test_data_that_others_have_written_since(options: dict[str, Any]) -> None:
 
 
 def test_a_file_system_without_its_driver_says_what_to_install() -> None:
-    for path, missing in (("gs://team/digits", "gcsfs"), ("nonsense://team", "Protocol not known: nonsense")):
+    for path, missing in (("abfs://team/digits", "adlfs"), ("nonsense://team", "Protocol not known: nonsense")):
         store = Store(path)
         with pytest.raises(
             InvalidArgument, match=f"Store: {path} cannot be reached from .*{missing}.*on all executors"
