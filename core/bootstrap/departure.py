@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from ringtune import native
 from ringtune.bootstrap.placement import Placement
@@ -35,39 +34,29 @@ def tell_of_loss(placement: Placement, store: Any) -> None:
         store.set(key_of_loss(placement.job, placement.rank), _one_line(error).encode())
 
 
-class _Exit(SystemExit):
-    """What `sys.exit` raises in a rank. The interpreter forgets an exit before it calls what ends the session.
-
-    It lets go of the exception when no function runs any more; whoever catches an exit lets go of it in a function.
-    """
-
-    def __del__(self) -> None:
-        try:
-            sys._getframe(1)
-        except ValueError:
-            if threading.current_thread() is threading.main_thread():
-                _exits.append(self.code)
-
-
-_Exit.__name__ = _Exit.__qualname__ = "SystemExit"
-_exits: list[Any] = []
-"""The code with which this process exits, once nothing can catch that any more."""
+_failed_threads: list[str] = []
 
 
 def watch_exits() -> None:
-    """Notice from now on with which code `sys.exit` ends this process."""
-    if not hasattr(sys.exit, "__wrapped__"):
+    """Notice from now on with which code the script exits, and what ends a thread of it. Idempotent."""
+    native.load().watch_exits()
+    before = threading.excepthook
+    if getattr(before, "notes_for_departure", False):
+        return
 
-        @functools.wraps(sys.exit)
-        def exit(code: Any = None, /) -> NoReturn:
-            raise _Exit(code)
+    def note(args: Any) -> None:
+        if args.exc_type is not SystemExit:
+            name = args.thread.name if args.thread is not None else "a thread"
+            _failed_threads.append(f"its thread {name!r} ended with {_one_line(args.exc_value)}")
+        before(args)
 
-        sys.exit = exit
+    note.notes_for_departure = True  # type: ignore[attr-defined]
+    threading.excepthook = note
 
 
 def _exit_status() -> tuple[int, str]:
-    """Return the code of `sys.exit`, and its words where it was given some; 0 where the script came to its end."""
-    code = _exits[0] if _exits else None  # those behind it were caught on the way to it
+    """Return the code with which the script exits, and its words where it gave some; 0 where it came to its end."""
+    code = native.load().exit_code()
     if code is None or isinstance(code, int):
         return int(code or 0) & 0xFF, ""
     return 1, _short(str(code))
@@ -87,7 +76,9 @@ def departure(*, at_exit: bool) -> tuple[str, bool]:
     code, words = _exit_status() if at_exit else (0, "")
     if code != 0:
         return f"exited with code {code}" + (f": {words}" if words else ""), True
-    return "has come to the end of its script" if at_exit else "", False
+    if not at_exit:
+        return "", False
+    return " after ".join(["has come to the end of its script", *_failed_threads[:1]]), False
 
 
 def _short(text: str) -> str:

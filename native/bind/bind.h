@@ -17,6 +17,7 @@ using AnyTuple = nanobind::typed<nanobind::tuple, nanobind::any, nanobind::ellip
 IntByName fields_of(const StepStats& stats);
 
 void add_errors(nanobind::module_& module);
+void add_exits(nanobind::module_& module);
 void add_store(nanobind::module_& module);
 void add_runtime(nanobind::module_& module);
 void add_control_simulation(nanobind::module_& module);

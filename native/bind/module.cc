@@ -36,6 +36,7 @@ NB_MODULE(_native, module) {
   // A script that ends by an exception leaves the session open; the runtime is closed at exit all the same.
   nanobind::set_leak_warnings(false);
   ringtune::bind::add_errors(module);
+  ringtune::bind::add_exits(module);
   ringtune::bind::add_store(module);
   ringtune::bind::add_runtime(module);
   ringtune::bind::add_control_simulation(module);

@@ -343,6 +343,8 @@ def module() -> Any:
         StoreServer=FakeStore,
         StoreClient=FakeStore,
         open_stack_source=_no_signal,
+        watch_exits=lambda: None,
+        exit_code=lambda: None,
         build_info=lambda: {"version": "fake", "nccl": ""},
     )
 

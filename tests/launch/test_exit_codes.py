@@ -1,4 +1,4 @@
-"""A rank that calls `sys.exit`: the others and the launcher tell its code."""
+"""How a rank ends its script: the others and the launcher tell its code, in whatever way it gives one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import pytest
 from tests.conftest import needs
 
 LEAVING = """
-import atexit, sys
+import atexit, sys, threading
+from sys import exit as held
 from ringtune.bootstrap import departure
 departure.watch_exits()
 departure.watch_exits()
 atexit.register(lambda: print(*departure.departure(at_exit=True), departure.exit_code()))
+class Own(SystemExit):
+    pass
+def fail():
+    raise ValueError("bad batch")
 def leave(code):
     try:
         sys.exit(code)
@@ -22,6 +27,9 @@ def leave(code):
         print(end="")
 """
 END = "has come to the end of its script False None"
+THREAD_FAILED = (
+    "has come to the end of its script after its thread 'loader' ended with ValueError: bad batch False None"
+)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +40,23 @@ END = "has come to the end of its script False None"
         ("sys.exit(-1)", 255, "exited with code 255 True 255"),
         ("sys.exit('no\\n data')", 1, "exited with code 1: no data True 1"),
         ("import argparse; argparse.ArgumentParser().parse_args(['-x'])", 2, "exited with code 2 True 2"),
+        ("raise SystemExit(7)", 7, "exited with code 7 True 7"),
+        ("raise SystemExit('no data')", 1, "exited with code 1: no data True 1"),
+        ("raise Own(7)", 7, "exited with code 7 True 7"),
+        ("held(7)", 7, "exited with code 7 True 7"),
+        ("quit(7)", 7, "exited with code 7 True 7"),
+        ("sys.exit(True)", 1, "exited with code 1 True 1"),
         ("sys.exit()", 0, END),
+        ("raise SystemExit", 0, END),
         ("sys.exit(0)", 0, END),
         ("pass", 0, END),
         ("try: leave(7)\nexcept SystemExit as error: assert error.code == 7", 0, END),
         ("try: sys.exit(7)\nexcept SystemExit: sys.exit(4)", 4, "exited with code 4 True 4"),
+        ("try: held(7)\nexcept SystemExit as error: kept = error", 0, END),
+        ("try: leave(7)\nexcept SystemExit: held()", 0, END),
         ("import _thread, time; _thread.start_new_thread(sys.exit, (7,)); time.sleep(0.2)", 0, END),
+        ("one = threading.Thread(target=fail, name='loader'); one.start(); one.join()", 0, THREAD_FAILED),
+        ("one = threading.Thread(target=held, args=(7,)); one.start(); one.join()", 0, END),
     ],
 )
 def test_how_a_script_ends_is_known_while_it_leaves(body: str, code: int, said: str) -> None:
@@ -48,12 +67,12 @@ def test_how_a_script_ends_is_known_while_it_leaves(body: str, code: int, said: 
 
 
 JOB = """
-import sys, torch
+import torch
 import ringtune.torch as hvd
 hvd.init()
 hvd.allreduce(torch.ones(3), name="first")
 if hvd.rank() == 1:
-    sys.exit(7)
+    raise SystemExit(7)
 try:
     hvd.allreduce(torch.ones(3), name="second")
 except hvd.HorovodInternalError as error:

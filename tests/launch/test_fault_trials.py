@@ -24,6 +24,7 @@ def test_a_fault_in_a_random_phase(fault: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_every_fault_in_every_phase() -> None:
     found = [trials.run(trial) for trial in trials.drawn(ROUNDS, seed=random.randrange(1 << 30))]
     assert sum(one.met for one in found) >= 200

@@ -20,6 +20,7 @@ def test_some_rounds() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_ten_minutes() -> None:
     found = fuzz.run(600.0, random.SystemRandom().randrange(1 << 30))
     assert not found.wrong, found

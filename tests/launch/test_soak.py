@@ -24,5 +24,6 @@ def test_a_change_of_each_kind() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_thirty_changes() -> None:
     check(30)
