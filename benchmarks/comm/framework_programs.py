@@ -173,6 +173,7 @@ def join_tensorflow(threads: int) -> tuple[str, Make]:
     import ringtune.tensorflow as hvd
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
     hvd.init()
 
     def make(sums: Sums) -> Program:
@@ -195,6 +196,7 @@ def join_distribute(threads: int) -> tuple[str, Make]:
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
     def make(sums: Sums) -> Program:

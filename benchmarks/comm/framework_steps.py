@@ -190,6 +190,7 @@ def prepare(framework: str, threads: int) -> str:
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
         return f"TensorFlow {tf.__version__}"
     if framework == "keras":
         os.environ["KERAS_BACKEND"] = "torch"

@@ -1,6 +1,8 @@
 // Requests that are kept and submitted again and again.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <set>
 #include <thread>
@@ -106,13 +108,19 @@ TEST(PersistentCollective, ACallIsCarriedOutWhereOthersComeWithinItsPatience) {
     data[0].assign(4, 1.0f);
     data[1].assign(4, 2.0f);
     Ticket ticket = 0;
-    std::thread waits(
-        [&] { ticket = job[0].run_or_submit(persistent[0], {data[0].data(), data[0].data()}, 60 * kSecondNs); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::atomic<bool> calls{false};
+    std::thread waits([&] {
+      calls = true;
+      calls.notify_one();
+      ticket = job[0].run_or_submit(persistent[0], {data[0].data(), data[0].data()}, 60 * kSecondNs);
+    });
+    calls.wait(false);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_EQ(job[1].run_now(persistent[1], {data[1].data(), data[1].data()}, 10 * kSecondNs), 0u);
     waits.join();
-    if (ticket == 0) ++carried_out;
-    if (ticket != 0) {
+    if (ticket == 0) {
+      ++carried_out;
+    } else {
       ASSERT_EQ(job[0].finish(ticket, Deadline::never()), Finish::kDone);
     }
     EXPECT_EQ(data[0], std::vector<float>(4, 3.0f));
