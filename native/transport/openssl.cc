@@ -29,6 +29,7 @@ OpenSsl load_all() {
   load(library, "SSL_CTX_use_PrivateKey_file", api.use_key, missing);
   load(library, "SSL_CTX_check_private_key", api.check_key, missing);
   load(library, "SSL_CTX_load_verify_locations", api.load_authority, missing);
+  load(library, "SSL_CTX_set_default_passwd_cb", api.set_password, missing);
   load(library, "SSL_CTX_set_verify", api.set_verify, missing);
   load(library, "SSL_new", api.create, missing);
   load(library, "SSL_free", api.free, missing);

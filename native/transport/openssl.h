@@ -18,6 +18,7 @@ struct OpenSsl {
   int (*use_key)(ssl_ctx_st* context, const char* file, int type);
   int (*check_key)(const ssl_ctx_st* context);
   int (*load_authority)(ssl_ctx_st* context, const char* file, const char* folder);
+  void (*set_password)(ssl_ctx_st* context, int (*callback)(char*, int, int, void*));
   void (*set_verify)(ssl_ctx_st* context, int mode, int (*callback)(int, void*));
   ssl_st* (*create)(ssl_ctx_st* context);
   void (*free)(ssl_st* ssl);

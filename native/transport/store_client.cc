@@ -138,6 +138,7 @@ Opened open_connection(const std::string& host, std::uint16_t port, const Secret
     } catch (const Timeout& error) {
       throw Timeout("the store at " + endpoint + " did not complete the handshake: " + error.what());
     }
+    if (const std::string refusal = tls_refusal(); !refusal.empty()) throw Protocol(refusal);
     again = earlier(earlier(again, deadline), Deadline::after(kTurnedAwayNs));
     if (again.expired()) {
       throw Protocol(

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/home_process.h"
+#include "base/log.h"
 #include "transport/openssl.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
@@ -61,6 +62,18 @@ struct Connection {
   Chunk out;  // to the socket
 };
 
+constexpr const char* kAdvice =
+    ". All processes of a job need certificates of the same authority (RINGTUNE_TLS_CERT, RINGTUNE_TLS_KEY, "
+    "RINGTUNE_TLS_CA) that have not expired, or none of them any";
+
+/// What is wrong with this side's certificate, where OpenSSL's words are those of the other end; else empty.
+std::string refusal_by(const std::string& peer, const std::string& words) {
+  constexpr std::string_view kOfPeer = "alert ";  // "sslv3 alert certificate expired"
+  const std::size_t at = words.find(kOfPeer);
+  if (at == std::string::npos) return "";
+  return peer + " does not trust this process's certificate: " + words.substr(at + kOfPeer.size()) + kAdvice;
+}
+
 /// The thread that carries all encrypted connections of this process.
 class Pump {
  public:
@@ -70,6 +83,10 @@ class Pump {
   Pump& operator=(const Pump&) = delete;
   Fd add(Fd socket, Side side, const std::string& peer, Deadline deadline);
   [[nodiscard]] bool here() const noexcept { return home_.here(); }
+  [[nodiscard]] std::string refusal() {
+    const std::lock_guard lock(mutex_);
+    return refusal_;
+  }
 
  private:
   void run();
@@ -88,6 +105,7 @@ class Pump {
   std::mutex mutex_;
   std::condition_variable known_;
   std::vector<std::unique_ptr<Connection>> fresh_;
+  std::string refusal_;
   bool ends_ = false;
   bool more_ = false;  // the thread's: something is left that no poll() tells of
   std::thread thread_;
@@ -97,15 +115,21 @@ Pump::Pump(const TlsFiles& files) {
   api_.clear_errors();
   context_ = api_.context_new(api_.method());
   if (context_ == nullptr) throw Error("OpenSSL cannot begin: " + api_.why());
-  const auto check = [&](bool good, const char* variable, const std::string& file) {
-    if (!good) throw Error(std::string(variable) + "='" + file + "' cannot be used: " + api_.why());
-  };
-  check(api_.context_control(context_, OpenSsl::kSetOldest, OpenSsl::kTls13, nullptr) == 1, "TLS 1.3", "");
+  if (api_.context_control(context_, OpenSsl::kSetOldest, OpenSsl::kTls13, nullptr) != 1) {
+    throw Error("OpenSSL cannot use TLS 1.3: " + api_.why());
+  }
   (void)api_.context_control(context_, OpenSsl::kSetMode, OpenSsl::kPartialWrites, nullptr);
-  check(api_.load_authority(context_, files.authority.c_str(), nullptr) == 1, "RINGTUNE_TLS_CA", files.authority);
-  check(api_.use_certificate(context_, files.certificate.c_str()) == 1, "RINGTUNE_TLS_CERT", files.certificate);
-  check(api_.use_key(context_, files.key.c_str(), OpenSsl::kPem) == 1, "RINGTUNE_TLS_KEY", files.key);
-  check(api_.check_key(context_) == 1, "RINGTUNE_TLS_KEY", files.key);
+  // OpenSSL would ask the terminal, and wait.
+  api_.set_password(context_, [](char*, int, int, void*) { return 0; });
+  const auto check = [&](bool good, const char* variable, const std::string& file, const char* what) {
+    if (!good) throw Error(std::string(variable) + "='" + file + "' cannot be used as " + what + ": " + api_.why());
+  };
+  check(api_.load_authority(context_, files.authority.c_str(), nullptr) == 1, "RINGTUNE_TLS_CA", files.authority,
+        "the certificate of an authority (PEM)");
+  check(api_.use_certificate(context_, files.certificate.c_str()) == 1, "RINGTUNE_TLS_CERT", files.certificate,
+        "a certificate (PEM)");
+  check(api_.use_key(context_, files.key.c_str(), OpenSsl::kPem) == 1 && api_.check_key(context_) == 1,
+        "RINGTUNE_TLS_KEY", files.key, "the certificate's private key (PEM, without a password)");
   api_.set_verify(context_, OpenSsl::kVerifyBoth, nullptr);
   thread_ = start_thread("rt-tls", [this] { run(); });
 }
@@ -218,9 +242,8 @@ std::string Pump::failure_of(const Connection& connection) const {
   if (connection.until.expired()) return connection.peer + " did not complete the TLS handshake in time";
   const long verdict = api_.verify_result(connection.ssl.get());
   const std::string why = verdict != 0 ? std::string(api_.verify_text(verdict)) : api_.why();
-  return connection.peer + " is not trusted by TLS: " + why +
-         ". All processes of a job need certificates of the same authority (RINGTUNE_TLS_CERT, RINGTUNE_TLS_KEY, "
-         "RINGTUNE_TLS_CA), or none of them any";
+  const std::string refusal = refusal_by(connection.peer, why);
+  return refusal.empty() ? connection.peer + " is not trusted by TLS: " + why + kAdvice : refusal;
 }
 
 void Pump::finish(Connection& connection, const std::string& failure) {
@@ -264,8 +287,13 @@ void Pump::receive(Connection& connection) {
     if (again(connection, result)) return;
     connection.socket_ended = true;
     // A listener's verdict over this side's certificate comes behind the handshake.
-    if (const std::string why = api_.why(); why.find("alert") != std::string::npos)
-      warn_of_stranger(connection.peer + " refuses this process by TLS: " + why);
+    const std::string refusal = refusal_by(connection.peer, api_.why());
+    if (!refusal.empty() && connection.side == Side::kCaller) {
+      static RareWarning rare;
+      rare.warn("TLS: ", refusal);
+      const std::lock_guard lock(mutex_);
+      refusal_ = refusal;
+    }
     return;
   }
 }
@@ -290,6 +318,7 @@ void Pump::send(Connection& connection) {
         api_.write(connection.ssl.get(), out.bytes.data() + out.begin, static_cast<int>(out.end - out.begin));
     if (result <= 0) {
       if (again(connection, result)) return;
+      receive(connection);  // what the other end has said before it closed
       connection.socket_ended = true;
       out.begin = out.end;
       return;
@@ -341,6 +370,8 @@ void use_tls(const TlsFiles& files) {
 }
 
 bool uses_tls() noexcept { return in_use; }
+
+std::string tls_refusal() { return uses_tls() ? held().pump().refusal() : ""; }
 
 Fd encrypt(Fd socket, Side side, const std::string& peer, Deadline deadline) {
   return uses_tls() ? held().pump().add(std::move(socket), side, peer, deadline) : std::move(socket);

@@ -25,6 +25,10 @@ struct TlsFiles {
 void use_tls(const TlsFiles& files);
 [[nodiscard]] bool uses_tls() noexcept;
 
+/// What the last one to refuse this process's certificate has said of it, as a sentence; empty: nobody has. A listener
+/// says so behind the handshake, before it closes the plain end.
+[[nodiscard]] std::string tls_refusal();
+
 /// Returns the plain end of a connected socket; that socket itself where no TLS is in use. A caller blocks until the
 /// other end is known; throws Protocol where that is none of the job's, with the reason, or Timeout. A listener does
 /// not block: its plain end closes where the other is none of the job's, which is logged. `peer` names it in messages.

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import find_tool, needs
+from tests.conftest import needs
+from tests.jobs.mpi_starters import mpi
 from tests.launch.conftest import DRIVER
 
 needs("ringtune._native")
@@ -45,16 +46,6 @@ REFUSED = """
 import ringtune.numpy as hvd
 hvd.init()
 """
-
-
-def mpi(where: str) -> tuple[list[str], dict[str, str]]:
-    """Return how MPI starts a job, and the variables of its ranks."""
-    if where == "installed":
-        return [find_tool("mpi")], {}
-    beside, library = Path(sys.prefix, "bin", "mpiexec.hydra"), Path(sys.prefix, "lib", "libmpi.so.12")
-    if not (beside.exists() and library.exists()):
-        pytest.skip("no MPI beside this Python (pip install mpich, or impi-rt)")
-    return [str(beside)], {"MPI4PY_LIBMPI": str(library), "LD_LIBRARY_PATH": str(library.parent)}
 
 
 def run(folder: Path, where: str, text: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -55,6 +55,25 @@ def make_files(folder: Path) -> dict[str, str]:
     return {f"RINGTUNE_TLS_{name}": str(folder / file) for name, file in names.items()}
 
 
+def openssl(folder: Path, command: str) -> None:
+    subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+def expired(files: dict[str, str]) -> dict[str, str]:
+    """Return the variables of a process whose certificate was signed by the authority, and held until yesterday."""
+    folder = Path(files["RINGTUNE_TLS_CERT"]).parent
+    signed = "-CA ca.pem -CAkey ca.key -CAcreateserial -out expired.pem"
+    openssl(folder, f"x509 -req -days -1 -in rank.csr {signed}")
+    return {**files, "RINGTUNE_TLS_CERT": str(folder / "expired.pem")}
+
+
+def self_signed(files: dict[str, str]) -> dict[str, str]:
+    """Return the variables of a process whose certificate nobody else has signed."""
+    folder = Path(files["RINGTUNE_TLS_CERT"]).parent
+    openssl(folder, "req -x509 -key rank.key -days 365 -subj /CN=self -out self.pem")
+    return {**files, "RINGTUNE_TLS_CERT": str(folder / "self.pem")}
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """Variables of a job, and of another one with its own authority."""
@@ -119,8 +138,13 @@ def test_who_has_a_certificate_of_the_authority_is_served_and_others_are_told_wh
             said = ask(port, environ)
             assert said.startswith(f"Protocol what serves the store at 127.0.0.1:{port} is not trusted by TLS: ")
             assert "same authority (RINGTUNE_TLS_CERT" in said
-        stranger = {**other, "RINGTUNE_TLS_CA": own["RINGTUNE_TLS_CA"]}  # trusts the store, which does not trust it
-        assert ask(port, stranger).startswith("Protocol what listens at 127.0.0.1")
+        spoiled = {"unknown ca": self_signed(own), "certificate expired": expired(own)}
+        # Of an authority with the same name and another key.
+        spoiled["decrypt error"] = {**other, "RINGTUNE_TLS_CA": own["RINGTUNE_TLS_CA"]}
+        for why, environ in spoiled.items():  # they trust the store, which does not trust them
+            said = ask(port, environ)
+            assert said.startswith(f"Protocol what serves the store at 127.0.0.1:{port} does not trust this process's ")
+            assert f"certificate: {why}. All processes of a job need certificates of the same authority" in said
         said = ask(port, {})
         assert said.startswith("Protocol ") and "uses TLS and this process does not (RINGTUNE_TLS_CERT)" in said
         assert ask(port, own) == "served at 127.0.0.1", "strangers disturb nobody"
@@ -128,6 +152,8 @@ def test_who_has_a_certificate_of_the_authority_is_served_and_others_are_told_wh
         said = ask(port, own)
         assert said.startswith(f"Protocol what serves the store at 127.0.0.1:{port} is not trusted by TLS: ")
         assert said.endswith("or none of them any")
+    with serving(expired(own)) as port:
+        assert "is not trusted by TLS: certificate has expired. All processes" in ask(port, own)
 
 
 def test_who_listens_on_the_way_reads_nothing(files: list[dict[str, str]]) -> None:
@@ -139,18 +165,25 @@ def test_who_listens_on_the_way_reads_nothing(files: list[dict[str, str]]) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("variable", "file", "said"),
     [
-        ({"RINGTUNE_TLS_KEY": ""}, "not set: RINGTUNE_TLS_KEY"),
-        ({"RINGTUNE_TLS_CERT": "/nowhere.pem"}, "RINGTUNE_TLS_CERT='/nowhere.pem' cannot be used: "),
-        ({"RINGTUNE_TLS_KEY": "other"}, "cannot be used: key values mismatch"),
+        ("KEY", "", "not set: RINGTUNE_TLS_KEY"),
+        ("CERT", "nowhere.pem", "a certificate (PEM): No such file or directory"),
+        ("CERT", "rank.key", "a certificate (PEM): "),
+        ("CERT", "..", "a certificate (PEM): "),
+        ("KEY", "ca.key", "the certificate's private key (PEM, without a password): key values mismatch"),
+        ("KEY", "locked.key", "the certificate's private key (PEM, without a password): "),
+        ("KEY", "ca.pem", "the certificate's private key (PEM, without a password): "),
+        ("CA", "rank.key", "the certificate of an authority (PEM): "),
     ],
 )
-def test_what_cannot_be_used_is_named(files: list[dict[str, str]], change: dict[str, str], said: str) -> None:
-    if change.get("RINGTUNE_TLS_KEY") == "other":
-        change = {"RINGTUNE_TLS_KEY": files[1]["RINGTUNE_TLS_KEY"]}
-    found = ask(1, {**files[0], **change})
-    assert found.startswith("ConfigError ") and said in found
+def test_what_cannot_be_used_is_named(files: list[dict[str, str]], variable: str, file: str, said: str) -> None:
+    folder = Path(files[0]["RINGTUNE_TLS_CERT"]).parent
+    openssl(folder, "rsa -aes256 -passout pass:word -in rank.key -out locked.key")
+    path = str(folder / file) if file else ""
+    found = ask(1, {**files[0], f"RINGTUNE_TLS_{variable}": path})
+    assert found.startswith("ConfigError ") and len(found.splitlines()) == 1
+    assert (f"RINGTUNE_TLS_{variable}='{path}' cannot be used as {said}" if file else said) in found
 
 
 JOB = """
@@ -164,12 +197,19 @@ print(f"sums are right, {pairs} encrypted", flush=True)
 """
 
 
+def run(script: str, environ: dict[str, str], *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as two ranks over TCP."""
+    command = [sys.executable, "-m", "ringtune.cli", "run", "-np", "2", *flags, "--no-run-dir", sys.executable, "-c"]
+    return subprocess.run(
+        [*command, script], env={**os.environ, **environ, "RINGTUNE_TRANSPORT": "tcp"},
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("encrypted", [0, 3], ids=["plain", "tls"])
 def test_ranks_work_together_over_tls(files: list[dict[str, str]], encrypted: int) -> None:
     needs("torch")
-    command = [sys.executable, "-m", "ringtune.cli", "run", "-np", "2", "--no-run-dir", sys.executable, "-c", JOB]
-    environ = {**os.environ, **(files[0] if encrypted else {}), "RINGTUNE_TRANSPORT": "tcp"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    done = run(JOB, files[0] if encrypted else {})
     assert done.returncode == 0, done.stdout + done.stderr
     # Of each rank: the session's and the runtime's to the store, and the control link.
     assert done.stdout.count(f"sums are right, {encrypted} encrypted") == 2, done.stdout
@@ -191,8 +231,44 @@ except hvd.HorovodInternalError as error:
 
 def test_a_killed_rank_is_named_over_tls(files: list[dict[str, str]]) -> None:
     needs("torch")
-    command = [sys.executable, "-m", "ringtune.cli", "run", "-np", "2", "--no-run-dir", sys.executable, "-c", LOSS]
-    environ = {**os.environ, **files[0], "RINGTUNE_TRANSPORT": "tcp"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    done = run(LOSS, files[0])
     assert done.returncode == 128 + 9
     assert "told: rank 1 on host" in done.stdout
+
+
+LOADING = """
+import torch
+import ringtune.torch as hvd
+hvd.init()
+data = torch.utils.data.TensorDataset(torch.arange(12.0))
+for epoch in range(2):
+    for batch, in torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context="fork"):
+        assert hvd.allreduce(batch, op=hvd.Sum, name=f"batch.{epoch}.{int(batch[0])}").equal(2 * batch)
+print("loaded", flush=True)
+"""
+FAILING_ONCE = """
+import os, torch
+import ringtune.torch as hvd
+hvd.init()
+assert hvd.allreduce(torch.ones(3), op=hvd.Sum, name="first").eq(2).all()
+if os.environ["RINGTUNE_RESTART"] == "0" and hvd.rank() == 1:
+    os._exit(7)
+hvd.allreduce(torch.ones(3), name="second")
+print("done in start", os.environ["RINGTUNE_RESTART"], flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_forked_children_of_a_rank_do_not_disturb_its_connections(files: list[dict[str, str]]) -> None:
+    needs("torch")
+    done = run(LOADING, files[0])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("loaded") == 2
+
+
+@pytest.mark.slow
+def test_a_job_that_is_started_again(files: list[dict[str, str]]) -> None:
+    needs("torch")
+    done = run(FAILING_ONCE, files[0], "--restarts", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done in start 1") == 2
