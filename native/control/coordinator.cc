@@ -72,10 +72,7 @@ void Coordinator::announced(int from, const WorkerNews& message, std::int64_t no
 }
 
 void Coordinator::take_over(int from, const Child& child, const WorkerNews& message, std::int64_t now_ns) {
-  if (schedule_id_ != 0 && message.left_schedule == schedule_id_) {
-    learner_.ended(message.schedule_rounds, schedule_batches_);
-    end_schedule();
-  }
+  if (message.left_schedule != 0) schedule_left(message.left_schedule, message.schedule_rounds);
   for (const std::uint32_t id : message.cached) add_numbered(from, id, nullptr, now_ns);
   for (const PartialNews& news : message.partial) add_numbered(from, news.cache_id, &news.ranks, now_ns);
   for (const Variant& variant : message.requests) add_in_full(from, variant, now_ns);

@@ -115,6 +115,7 @@ class Coordinator {
   void learn();
   void learn_beside();
   void begin_schedule(const std::vector<std::vector<std::uint32_t>>& batches);
+  void schedule_left(std::uint32_t schedule_id, std::uint64_t rounds);
   void end_schedule();
   void switch_to(const Knobs& knobs);
   void ranks_left(const RankSet& ranks, const std::vector<Departure>& departures, std::int64_t now_ns);
@@ -150,6 +151,8 @@ class Coordinator {
   std::uint32_t schedule_id_ = 0;  // that runs; 0 = none
   std::uint32_t last_schedule_id_ = 0;
   std::size_t schedule_batches_ = 0;
+  std::uint32_t schedule_first_ = 0;               // number of the first batch of the last schedule
+  std::uint32_t schedule_end_ = 1;                 // behind the numbers of all its batches
   std::uint64_t schedule_sequence_ = 0;            // of the decisions that began the last schedule
   std::unordered_map<std::uint32_t, int> beside_;  // tensors that are decided while it runs, which it might hold
 

@@ -7,6 +7,8 @@
 namespace ringtune {
 namespace {
 
+// How far ranks of one set of a schedule may be ahead of what those of another set report when it ends.
+constexpr std::uint32_t kMostAhead = 1u << 14;
 constexpr std::size_t kMostBeside = 4096;  // names that never come again must not pile up
 
 }  // namespace
@@ -56,11 +58,22 @@ void Coordinator::begin_schedule(const std::vector<std::vector<std::uint32_t>>& 
   schedule_batches_ = batches.size();
   schedule_sequence_ = sequence_ + 1;
   beside_.clear();
-  items_.push_back(ScheduleDecision{schedule_id_, std::move(scheduled)});
+  schedule_first_ = schedule_end_;
+  items_.push_back(ScheduleDecision{schedule_id_, schedule_first_, std::move(scheduled)});
   // The ranks keep what they have reported and was not decided: it runs in the schedule, or is reported again after
   // it.
   entries_.clear();
   groups_.clear();
+}
+
+/// Ranks have left a schedule after so many batches. The next one is numbered from behind all that any rank ran.
+void Coordinator::schedule_left(std::uint32_t schedule_id, std::uint64_t rounds) {
+  if (schedule_id == last_schedule_id_) {
+    schedule_end_ = schedule_first_ + static_cast<std::uint32_t>(rounds) + kMostAhead;
+  }
+  if (schedule_id != schedule_id_) return;
+  learner_.ended(rounds, schedule_batches_);
+  end_schedule();
 }
 
 void Coordinator::end_schedule() { items_.push_back(PlanEndDecision{std::exchange(schedule_id_, 0)}); }

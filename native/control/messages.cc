@@ -143,6 +143,7 @@ void write_decision(ByteWriter& out, const Decision& decision) {
           },
           [&](const ScheduleDecision& schedule) {
             out.u32(schedule.schedule_id);
+            out.u32(schedule.first_batch);
             write_list(out, schedule.batches, [&](const ScheduledBatch& batch) {
               out.u32(batch.process_set);
               write_list(out, batch.cache_ids, [&](std::uint32_t id) { out.u32(id); });
@@ -198,6 +199,7 @@ StallDecision read_stall(ByteReader& in) {
 ScheduleDecision read_schedule(ByteReader& in) {
   ScheduleDecision schedule;
   schedule.schedule_id = in.u32();
+  schedule.first_batch = in.u32();
   schedule.batches = read_list(in, 8, [&] {
     ScheduledBatch batch;
     batch.process_set = in.u32();

@@ -138,6 +138,7 @@ struct ScheduledBatch {
 /// in it.
 struct ScheduleDecision {
   std::uint32_t schedule_id = 0;
+  std::uint32_t first_batch = 0;  // the number of its first batch, from which all ranks count alike
   std::vector<ScheduledBatch> batches;
   friend bool operator==(const ScheduleDecision&, const ScheduleDecision&) = default;
 };

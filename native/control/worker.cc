@@ -302,7 +302,7 @@ void Worker::tick(std::int64_t now_ns, std::vector<Action>& actions) {
 RoundAction Worker::next_round(std::int64_t now_ns) noexcept {
   round_posted_ = true;
   round_since_ns_ = now_ns;
-  return {kScheduleBatch | next_round_id_++, schedule_.token()};
+  return {kScheduleBatch | (first_batch_ + static_cast<std::uint32_t>(schedule_.rounds())), schedule_.token()};
 }
 
 RoundAction Worker::run_inline(const SharedRequest& request, Tag tag, std::int64_t now_ns) {

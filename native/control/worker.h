@@ -138,7 +138,7 @@ class Worker {
   std::uint32_t wished_ended_ = 0;     // a schedule for whose end the coordinator was asked
   std::uint32_t left_schedule_ = 0;    // to be sent to the coordinator
   std::uint64_t schedule_rounds_ = 0;  // of the schedule that was left
-  std::uint32_t next_round_id_ = 1;
+  std::uint32_t first_batch_ = 0;      // the number of the schedule's first batch
   std::int64_t waiting_since_ns_ = kNever;
   std::int64_t last_message_ns_ = 0;
   std::int64_t next_stall_ns_ = kNever;

@@ -48,6 +48,7 @@ void Worker::enter_schedule(const ScheduleDecision& decision, std::int64_t now_n
   bundle_bytes_ = 0;
   next_stall_ns_ = kNever;
   if (part) schedule_.begin(decision.schedule_id, batches, now_ns, std::move(rows));
+  first_batch_ = decision.first_batch;
   schedule_unfit_ = !part;
   sent_leaving_ = false;  // news that the coordinator has not got yet are void
   for (Pending& pending : waiting) {

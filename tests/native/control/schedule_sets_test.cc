@@ -61,7 +61,7 @@ TEST(ScheduleOfSets, LeavingConcernsTheNextRoundOfEachSet) {
 }
 
 TEST(ScheduleOfSets, TravelsWithTheSetOfEachBatch) {
-  const Decisions decisions{9, {ScheduleDecision{4, {{0, {1, 2}}, {7, {3}}}}}};
+  const Decisions decisions{9, {ScheduleDecision{4, 17, {{0, {1, 2}}, {7, {3}}}}}};
   EXPECT_EQ(std::get<Decisions>(decode(encode(decisions))), decisions);
 }
 

@@ -110,6 +110,7 @@ class Simulation {
   struct Vote {
     std::uint64_t token = 0;
     bool against = false;
+    std::uint32_t number = 0;  // of the batch
   };
 
   /// One event loop turn of a rank: delivers what has arrived, ticks, collects actions. While a round of a schedule is
@@ -148,7 +149,7 @@ class Simulation {
         ++messages;
         wires_[static_cast<std::size_t>(send->to)].emplace_back(rank, send->payload);
       } else if (const auto* round = std::get_if<RoundAction>(&action)) {
-        votes_of(rank, at(rank).schedule_set()).push_back({round->token, false});
+        votes_of(rank, at(rank).schedule_set()).push_back({round->token, false, round->batch_id});
       } else if (const auto* decline = std::get_if<DeclineAction>(&action)) {
         ASSERT_FALSE(decline->batch.empty()) << "who takes part must know how much is sent";
         votes_of(rank, decline->batch.front()->process_set).push_back({decline->token, true});
@@ -228,6 +229,9 @@ class Simulation {
     }
     if (!all_voted(rank, set) && (rounds_ == Rounds::kLinks || !against)) return false;
     if (!against) {
+      const std::uint32_t number = votes_of(rank, set).back().number;
+      EXPECT_EQ(numbers_.try_emplace(mine, number).first->second, number) << "a batch has two numbers";
+      EXPECT_EQ(numbered_.try_emplace(number, mine).first->second, mine) << "a number stands for two batches";
       ExecuteAction batch;
       batch.process_set = set;
       for (const Tag tag : at(rank).round_batch()) batch.names.push_back(names_[tag]);
@@ -285,7 +289,9 @@ class Simulation {
   std::vector<std::map<std::uint32_t, std::uint32_t>> generations_;
   // Who has come to a batch (0 and its number) or the begin of a schedule (1 and its number).
   std::map<std::pair<std::pair<int, std::uint32_t>, Which>, std::set<int>> bootstraps_;
-  std::vector<std::string> names_;  // by tag
+  std::map<std::uint64_t, std::uint32_t> numbers_;   // of batches of schedules, by token
+  std::map<std::uint32_t, std::uint64_t> numbered_;  // and the other way round
+  std::vector<std::string> names_;                   // by tag
   std::vector<Negotiator> ranks_;
   std::vector<std::vector<Action>> done_;
   std::vector<std::deque<std::pair<int, Bytes>>> wires_;
