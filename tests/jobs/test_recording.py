@@ -20,6 +20,7 @@ from ringtune.timeline.vocabulary import KNOBS, Stage
 from ringtune.tuner.model.measured import measure
 from tests.jobs.cases import common
 from tests.jobs.cases import recording as recording_cases
+from tests.jobs.cases import step_schedule as step_schedule_cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]
@@ -127,6 +128,23 @@ def test_recordings_start_and_stop_at_any_time(fresh: GetJob, tmp_path: Path) ->
         ]
     assert len(whole.instants_named(KNOBS)) == 6
     assert layout.timeline_part(tmp_path / "run", 0).is_file()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_batch_has_the_same_number_on_all_ranks(size: int, transport: str, fresh: GetJob, tmp_path: Path) -> None:
+    job = fresh(size, run_dir=tmp_path / "run", timeline=tmp_path / "trace.json", transport=transport)
+    job.run(recording_cases.schedules_that_one_rank_leaves, count=6, steps=12)
+    job.run(step_schedule_cases.disturbed, seed=size)
+    job.run(common.close_session)
+    trace = load([path for rank in range(size) for path in files_of_rank(tmp_path / "run", rank)])
+    runs = trace.spans.of_stage(Stage.COMMUNICATE)
+    assert (runs.fact("step_schedule", 0) == 1).sum() > 2 * size, "schedules were followed and left"
+    held: dict[int, dict[int, set[str]]] = {}
+    for batch, rank, text in zip(runs.batch.tolist(), runs.rank.tolist(), runs.tensor_texts(), strict=True):
+        held.setdefault(batch, {}).setdefault(rank, set()).add(text)
+    for batch, by_rank in held.items():
+        assert len(by_rank) == size and len(set(map(frozenset, by_rank.values()))) == 1, (batch, by_rank)
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

@@ -256,6 +256,25 @@ if os.environ["RINGTUNE_RESTART"] == "0" and hvd.rank() == 1:
 hvd.allreduce(torch.ones(3), name="second")
 print("done in start", os.environ["RINGTUNE_RESTART"], flush=True)
 """
+ELASTIC = """
+import os, sys, torch
+import ringtune.torch as hvd
+hvd.init()
+
+@hvd.elastic.run
+def train(state):
+    while state.batch < 8:
+        total = hvd.allreduce(torch.ones(3), op=hvd.Sum, name="gradient")
+        assert total.eq(hvd.size()).all()
+        state.batch += 1
+        state.commit()
+        if state.batch == 4 and not os.path.exists(sys.argv[1]) and hvd.rank() == 1:
+            open(sys.argv[1], "w").close()
+            os._exit(7)
+
+train(hvd.elastic.TorchState(batch=0))
+print("trained", flush=True)
+"""
 
 
 @pytest.mark.slow
@@ -272,3 +291,18 @@ def test_a_job_that_is_started_again(files: list[dict[str, str]]) -> None:
     done = run(FAILING_ONCE, files[0], "--restarts", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("done in start 1") == 2
+
+
+@pytest.mark.slow
+def test_an_elastic_job_goes_on_without_a_worker(files: list[dict[str, str]], tmp_path: Path) -> None:
+    needs("torch")
+    script = tmp_path / "train.py"
+    script.write_text(ELASTIC, encoding="utf-8")
+    command = [sys.executable, "-m", "ringtune.cli", "run", "-np", "2", "--min-np", "1", "-H", "localhost:2"]
+    done = subprocess.run(
+        [*command, "--no-run-dir", sys.executable, str(script), str(tmp_path / "failed")],
+        env={**os.environ, **files[0], "RINGTUNE_TRANSPORT": "tcp"},
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "failed").exists() and "trained" in done.stdout

@@ -25,6 +25,21 @@ def steps_with_a_late_rank(steps: int, late: int) -> None:
         session.require().end_step()
 
 
+def schedules_that_one_rank_leaves(count: int, steps: int) -> None:
+    """Step schedules that rank 1 leaves, by a tensor that is none of them, when others have begun the next step."""
+    for number in range(count):
+        for _ in range(steps):
+            for name in ("a", "b"):
+                hvd.allreduce(torch.ones(16), name=name)
+        handles = []
+        for name in (f"extra.{number}", "a") if hvd.rank() == 1 else ("a", f"extra.{number}"):
+            time.sleep(LATE_S * (1 + hvd.rank()))
+            handles.append(hvd.allreduce_async(torch.ones(16), name=name))
+        for handle in handles:
+            hvd.synchronize(handle)
+        hvd.allreduce(torch.ones(16), name="b")
+
+
 def recordings(count: int, steps: int) -> None:
     """Some recordings one after the other, with steps in and between them."""
     for _ in range(count):
