@@ -183,6 +183,7 @@ def verdict(**changes: object) -> Verdict:
         ({"pattern": "always", "stretches": (), "late_steps": 190}, "rank 0 always (in 190 of 200 steps), by"),
         ({"pattern": "often", "stretches": (), "late_steps": 90}, "rank 0 in 90 of 200 steps, by"),
         ({"cause": "network"}, "look at rank 0's link: ringtune check --network"),
+        ({"cause": "network", "one_host": True}, "look whether the cores of rank 0's host are all busy in step 61"),
         ({"worst_step": -1, "stretches": ()}, "look at rank 0"),
     ],
 )  # fmt: skip

@@ -45,6 +45,7 @@ class Verdict:
         p_value: How likely one of equal ranks is last as often in all steps; evidence beside the verdict.
         ranks: Those that were late together; empty for one alone and for a pause of all.
         host: Theirs, where they are all of its ranks.
+        one_host: Whether all ranks of the job are known to run on one host, so that no link is between them.
     """
 
     rank: int
@@ -60,6 +61,7 @@ class Verdict:
     p_value: float
     ranks: tuple[int, ...] = ()
     host: str = ""
+    one_host: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ def _verdict(
         share=cost / job.length_ns,
         worst_step=max(-1, int(steps[lateness.argmax()])),
         p_value=p_value,
+        one_host=len({part.host for part in trace.parts}) == 1 and trace.parts[0].host != "",
     )
 
 
@@ -212,13 +215,15 @@ def sentence(verdict: Verdict) -> str:
     place = f" in step {verdict.worst_step}" if verdict.worst_step >= 0 else ""
     if verdict.pattern == PAUSES:
         doing = "they do" if verdict.rank < 0 else "it does"
-        what = f"look at what {doing}{place}, a checkpoint or an evaluation"
+        what = f"look at what {doing}{place}, a checkpoint, an evaluation, or other programs on the cores"
         return f"{lost} went {when(verdict)}: {what}"
     who = who_text(verdict)
+    links = "their links" if verdict.ranks else f"{who}'s link"
+    cores = f"look whether the cores of rank {verdict.rank}'s host are all busy{place}"
     action = {
         "compute": f"look at {who}{place}",
-        "negotiation": f"look whether the cores of rank {verdict.rank}'s host are all busy{place}",
-        "network": f"look at {'their links' if verdict.ranks else who + chr(39) + 's link'}: ringtune check --network",
+        "negotiation": cores,
+        "network": cores if verdict.one_host else f"look at {links}: ringtune check --network",
     }[verdict.cause]
     return f"{lost} was lost to {who} {when(verdict)}, by {cause_text(verdict)}: {action}"
 
