@@ -64,9 +64,14 @@ def _titled(table: Table) -> Iterator[RenderableType]:
 
 
 def _stacked(table: Table, width: int) -> Iterator[Table]:
-    """Parts of a table, each with its first column and as many others as fit."""
+    """Parts of a table, each with its first column and as many others as fit; names too long for a line fold."""
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     widths = [max(map(cell_len, [str(column.header), *of])) for column, of in zip(table.columns, cells, strict=True)]
+    widest = [max(width // 2, width - _GAP - max(widths[1:], default=0))]
+    widest += [width - _GAP - min(widths[0], widest[0])] * (len(widths) - 1)
+    for at, most in enumerate(widest):
+        table.columns[at].no_wrap &= widths[at] <= most
+        widths[at] = min(widths[at], most)
     groups: list[list[int]] = [[]]
     for at in range(1, len(widths)):
         if groups[-1] and widths[0] + sum(widths[one] + _GAP for one in (*groups[-1], at)) > width:
@@ -83,6 +88,8 @@ def _stacked(table: Table, width: int) -> Iterator[Table]:
         part = new_table(f"{table.title}{' (continued)' if number else ''}", *headers)
         for row in zip(*(cells[at] for at in (0, *chosen)), strict=True):
             part.add_row(*row)
+        for column, at in zip(part.columns, (0, *chosen), strict=True):
+            column.no_wrap = table.columns[at].no_wrap
         part.caption = table.caption if number == len(groups) - 1 else None
         yield part
 
