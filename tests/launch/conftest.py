@@ -34,10 +34,12 @@ class Jobs:
         path.write_text(_SCRIPT_HEAD + textwrap.dedent(text), encoding="utf-8")
         return str(path)
 
-    def start(self, *arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Start `ringtune run` with these arguments."""
+    def start(
+        self, *arguments: str, environ: Mapping[str, str] | None = None, command: str = "run"
+    ) -> subprocess.Popen[bytes]:
+        """Start `ringtune run`, or another command, with these arguments."""
         process = subprocess.Popen(
-            [sys.executable, str(DRIVER), "run", *arguments],
+            [sys.executable, str(DRIVER), command, *arguments],
             cwd=self.folder,
             env={**os.environ, **(environ or {})},
             stdin=subprocess.DEVNULL,
