@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from ringtune.dashboard.units import count, duration, moment, percent, plain, si
 from ringtune.errors import UsageError
 from ringtune.output_file import write_output
 from ringtune.timeline.analysis.stragglers import CAUSES
+from ringtune.timeline.units import several
 
 TIMELINE_RANKS = 8
 STRAGGLER_RANKS = 16
@@ -53,11 +54,11 @@ TEMPLATE = ASSETS / "report.template"
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report: a title, sentences, figures, and a table of head and rows."""
+    """A part of the report: a title, sentences, figures by their titles, and a table of head and rows."""
 
     title: str
     words: tuple[str, ...] = ()
-    figures: tuple[go.Figure, ...] = ()
+    figures: Mapping[str, go.Figure] = field(default_factory=dict)
     head: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
 
@@ -82,7 +83,7 @@ def write_report(run: Path, output: Path) -> int:
 def page(run: RunInfo) -> str:
     """Return the report as HTML."""
     found = sections(run)
-    figures = [figure for section in found for figure in section.figures]
+    figures = [figure for section in found for figure in section.figures.values()]
     body, first = [], 0
     for section in found:
         body.append(_section(section, first))
@@ -130,7 +131,10 @@ def _line(run: RunInfo) -> list[str]:
 
 def _section(section: Section, first: int) -> str:
     words = "".join(f"<p>{escape(sentence)}</p>" for sentence in section.words)
-    plots = "".join(f'<div class="figure" id="figure-{first + n}"></div>' for n in range(len(section.figures)))
+    plots = "".join(
+        f'<h3>{escape(title)}</h3><div class="figure" id="figure-{number}"></div>'
+        for number, title in enumerate(section.figures, first)
+    )
     return f"<section><h2>{escape(section.title)}</h2>{words}{plots}{_table(section)}</section>"
 
 
@@ -170,17 +174,22 @@ def sections(run: RunInfo) -> list[Section]:
         found.append(Section("Tuning", tuple(tuning.words(past)), _tuning(past)))
     if sampled.ranks:
         figures = system_page.drawn(sampled, "light")
-        words = "; ".join(f"{label}: {value} {note}".rstrip() for label, value, note in system.numbers(sampled))
-        found.append(Section("System", (f"{words}.",), tuple(one for one in figures.values() if len(one.data))))
+        named = {title: figures[name] for name, title, _ in system_page.CARDS if len(figures[name].data)}
+        found.append(Section("System", _numbers(system.numbers(sampled)), named))
     if measured.series:
         found.append(_scaling(measured.series))
     head = ("Ranks", "Host", "Processor", "Cores", "Memory", "Kernel", "Python")
     if machines.machines:
-        found.append(Section("Machines", (), (), head, tuple(map(tuple, machine_rows(machines)))))
-    found.append(Section("Settings", (), (), (), tuple(run_facts(run))))
+        found.append(Section("Machines", (), {}, head, tuple(map(tuple, machine_rows(machines)))))
+    found.append(Section("Settings", (), {}, (), tuple(run_facts(run))))
     if problems:
         found.append(Section("What could not be read", tuple(plain(problem, 300) for problem in problems[:20])))
     return found
+
+
+def _numbers(found: Iterable[tuple[str, str, str]]) -> tuple[str]:
+    """Return a page's numbers (label, value and note) as a sentence."""
+    return ("; ".join(f"{label}: {value}" + (f" ({note})" if note else "") for label, value, note in found) + ".",)
 
 
 def _summary(run: RunInfo, numbers: StepSummary | None, tuned: Sequence[str]) -> list[str]:
@@ -201,11 +210,11 @@ def _summary(run: RunInfo, numbers: StepSummary | None, tuned: Sequence[str]) ->
 
 
 def _steps(table: steps.Steps) -> Section:
-    figures = (
-        step_figures.step_times(steps.lines(table)),
-        step_figures.breakdown(table.parts),
-        step_figures.phases(table.parts),
-    )
+    figures = {
+        "Step time": step_figures.step_times(steps.lines(table)),
+        "Where a step goes": step_figures.breakdown(table.parts),
+        "Communication by phase": step_figures.phases(table.parts),
+    }
     words = (
         "Step time of every rank; then where the mean step goes on each rank, and the phases of its communication "
         "(negotiation is summed over tensors that wait at the same time).",
@@ -235,7 +244,7 @@ def _extract(index: TimelineIndex) -> Section:
     drawn = index.ranks[:TIMELINE_RANKS]
     shown = f"The first steps after the warm-up, ranks {drawn[0]} to {drawn[-1]} of {len(index.ranks)}. "
     words = (shown + note(index, view) + " Scroll to zoom, drag to pan.",)
-    return Section("Timeline", words, (timeline_figures.timeline(index, view),))
+    return Section("Timeline", words, {"What every rank did": timeline_figures.timeline(index, view)})
 
 
 def _stragglers(found: Analysis) -> list[Section]:
@@ -248,31 +257,32 @@ def _stragglers(found: Analysis) -> list[Section]:
             str(one.rank),
             one.host or "–",
             ", ".join(one.verdict) or "–",
-            *(f"{duration(late)} in {count(steps)} steps" for steps, late, _ in one.causes.values()),
+            *(f"{duration(late)} in {several(steps, 'step')}" for steps, late, _ in one.causes.values()),
         )
         for one in sorted(late_ranks(found), key=lambda one: not one.verdict)[:STRAGGLER_RANKS]
     ]
     head = ("Rank", "Host", "Straggler by", *(f"Late by {cause}" for cause in CAUSES))
-    return [Section("Stragglers", tuple(words), (late_heat(late_map(found)),), head, tuple(rows))]
+    figures = {"How late each rank was": late_heat(late_map(found))}
+    return [Section("Stragglers", tuple(words), figures, head, tuple(rows))]
 
 
 def _communication(found: Analysis) -> Section:
-    words = "; ".join(f"{label}: {value} {note}".rstrip() for label, value, note in communication.numbers(found))
     figures = communication_page.drawn(found, "", "light")
-    return Section("Communication", (f"{words}.",), tuple(figures.values()))
+    named = {title: figures[name] for name, title, _ in communication_page.CARDS}
+    return Section("Communication", _numbers(communication.numbers(found)), named)
 
 
-def _tuning(past: tuning.TuningHistory) -> tuple[go.Figure, ...]:
+def _tuning(past: tuning.TuningHistory) -> dict[str, go.Figure]:
     known = learned(past)
-    return (
-        tuning_trials.trials(past),
-        tuning_plane.plane(past, surface=known.surface),
-        tuning_trials.lost(past),
-        tuning_settings.importance(known.importance),
-        tuning_settings.parallel(past),
-    )
+    return {
+        "Trials": tuning_trials.trials(past),
+        "Settings tried": tuning_plane.plane(past, surface=known.surface),
+        "Time lost so far": tuning_trials.lost(past),
+        "Which knob matters": tuning_settings.importance(known.importance),
+        "All settings": tuning_settings.parallel(past),
+    }
 
 
 def _scaling(series: tuple[scaling.ScalingSeries, ...]) -> Section:
-    figures = (scaling_figures.rate(series), scaling_figures.efficiency(series))
+    figures = {"Throughput": scaling_figures.rate(series), "Efficiency": scaling_figures.efficiency(series)}
     return Section("Scaling", (), figures, SCALING_HEAD, tuple(map(tuple, scaling_rows(series))))

@@ -23,6 +23,7 @@ from ringtune.dashboard.data.jsonlines import JsonRows
 from ringtune.dashboard.data.live.columns import GrowingColumn
 from ringtune.dashboard.data.runs import rank_files
 from ringtune.dashboard.units import duration, number, percent, plain, size
+from ringtune.timeline.units import several
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -277,8 +278,9 @@ def numbers(found: System) -> list[tuple[str, str, str]]:
     lines = machine_lines(found)
     busy = np.concatenate([line.values for line in lines["busy"]])
     last = max(float(rank.unix_s[-1]) for rank in found.ranks) - found.begin_s
+    where = f"{several(len(found.ranks), 'rank')} on {several(len(found.machines()), 'machine')}"
     cards = [
-        ("Watched for", duration(last * 1e9), f"ranks: {len(found.ranks)}, machines: {len(found.machines())}"),
+        ("Watched for", duration(last * 1e9), where),
         ("CPU of a rank", number(_mean(cpu)), "cores, on average"),
         ("Memory of a rank", size(peak.columns["rss_peak_bytes"].max()), f"the most, on rank {peak.rank}"),
         ("Machines busy", percent(_mean(busy) / 100), "of all cores, all programs"),

@@ -42,7 +42,7 @@ _NOTHING = (
     "With a timeline, every rank records when each batch moved and which rank it waited for. Start the job with:",
     "ringtune run -np 2 --timeline trace.json python train.py",
 )
-_CARDS = (
+CARDS = (
     (
         "exposed",
         "Exposed and overlapped",
@@ -85,7 +85,7 @@ def layout(_context: Context, route: Route) -> html.Div:
         name: card(
             title, html.Div([*([link] if name == "bandwidth" else []), graph(f"communication-{name}", 300)]), hint
         )
-        for name, title, hint in _CARDS
+        for name, title, hint in CARDS
     }
     pair = {"cols": {"base": 1, "md": 2}, "spacing": "md"}
     charts = [
@@ -167,7 +167,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     return {"grown": {"number": number, "drawn": before, "figures": drawn_again}, "texts": texts}
 
 
-_FIGURES = [name for name, _, _ in _CARDS]
+_FIGURES = [name for name, _, _ in CARDS]
 _OUTPUTS = {
     **{name: Output(f"communication-{name}", "figure") for name in _FIGURES},
     **{f"{name}-size": Output(f"communication-{name}", "style") for name in _FIGURES},

@@ -39,19 +39,13 @@ def stat_cards(found: Contrast) -> list[dmc.Card]:
         stat("Step of A, mean", duration(step.first_ns), f"{count(found.steps[0])} steps"),
         stat("Step of B, mean", duration(step.second_ns), f"{count(found.steps[1])} steps"),
         stat("Difference", signed(step.difference_ns), f"{interval(step)} (95 %)"),
-        stat("B is", verdict(step), share if step.verdict != "same" else "as far as these steps tell"),
+        stat("B is", step.verdict, share if step.verdict in ("slower", "faster") else "as far as these steps tell"),
     ]
 
 
 def signed(ns: float) -> str:
     """Return a difference of times with its sign."""
     return ("+" if ns > 0 else "") + duration(ns)
-
-
-def verdict(change: Change) -> str:
-    """Return the verdict in a word: "same" only where the interval holds 0, else "unclear"."""
-    holds_zero = change.low_ns <= 0 <= change.high_ns
-    return change.verdict if change.verdict != "same" or holds_zero else "unclear"
 
 
 def interval(change: Change) -> str:
@@ -69,7 +63,7 @@ def changes_table(found: Contrast) -> Any:
     said = [f"From the {found.source}."]
     if len(found.changes) > ROWS:
         said.append(f"{count(len(found.changes) - ROWS)} more changed less.")
-    if any(verdict(change) == "unclear" for change in found.changes[:ROWS]):
+    if any(change.verdict == "unclear" for change in found.changes[:ROWS]):
         said.append(_UNCLEAR)
     for run, only in zip("AB", found.only, strict=True):
         if only:
@@ -107,7 +101,7 @@ def _cells(change: Change) -> list[Any]:
         f"{signed(change.difference_ns)}{share}",
         interval(change),
         "< 0.0001" if change.p_value < 1e-4 else f"{change.p_value:.4f}",
-        dmc.Badge(verdict(change), color=VERDICT_COLORS[verdict(change)], variant="light", radius="sm", tt="none"),
+        dmc.Badge(change.verdict, color=VERDICT_COLORS[change.verdict], variant="light", radius="sm", tt="none"),
     ]
 
 
@@ -122,7 +116,7 @@ def beside_table(found: Sequence[Beside], prefix: str) -> list[Any]:
         link = dcc.Link(one.run.name, href=routes.href(Route("overview", one.run.id), prefix), className="rt-link")
         change = one.change
         cells = [link, badge(one.run.status), count(one.run.ranks), count(one.steps), duration(one.mean_ns)]
-        cells += [f"{signed(change.difference_ns)} ({interval(change)})", verdict(change)] if change else ["–", ""]
+        cells += [f"{signed(change.difference_ns)} ({interval(change)})", change.verdict] if change else ["–", ""]
         rows.append(dmc.TableTr([table_cell(*pair) for pair in zip(words, cells, strict=True)]))
     body = dmc.Table([head, dmc.TableTbody(rows)], verticalSpacing=5, className="rt-table rt-stacked")
     return [card("All of them", dmc.TableScrollContainer(body, minWidth=0), "Differences with 95 % intervals.")]

@@ -27,7 +27,7 @@ from ringtune.dashboard.figures import system as figures
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import Scheme, scheme_of
 
-_CARDS = (
+CARDS = (
     ("cpu", "CPU of ranks", "Cores that each rank's process used, all its threads."),
     ("memory", "Memory of ranks", "Resident memory of each rank's process."),
     ("busy", "CPU of machines", "All programs, over all cores."),
@@ -39,13 +39,13 @@ _CARDS = (
     ),
     ("gpu", "GPUs", "Share of the time in which a GPU worked."),
 )
-FIGURES = tuple(name for name, _, _ in _CARDS)
+FIGURES = tuple(name for name, _, _ in CARDS)
 
 
 def layout(_context: Context, _route: Route) -> html.Div:
     """Return the page; its callback fills it."""
     cards = [html.Div(card(title, graph(f"system-{name}", 270), hint), id=f"system-{name}-card")
-             for name, title, hint in _CARDS]  # fmt: skip
+             for name, title, hint in CARDS]  # fmt: skip
     charts = [html.Div(id="system-stats"), dmc.SimpleGrid(cards, cols={"base": 1, "md": 2}, spacing="md")]
     nothing = empty(
         "No samples of this run",

@@ -15,7 +15,7 @@ from ringtune.dashboard.data.runs import RunInfo, RunsFolder
 from ringtune.dashboard.data.steps import Steps, rank_steps
 from ringtune.dashboard.figures import compare as figures
 from ringtune.dashboard.pages import compare as page
-from ringtune.dashboard.pages.compare_tables import changes_table, verdict
+from ringtune.dashboard.pages.compare_tables import changes_table
 from ringtune.dashboard.pages.runs import compare_link
 from ringtune.timeline.analysis.comparison import Change
 from ringtune.timeline.synthetic.generate import Schedule
@@ -175,13 +175,8 @@ def test_settings_of_a_run_folder_are_texts(tmp_path: Path) -> None:
     assert ("<b>", "<i>", "–") in rows
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "said", "word"),
-    [(-1, 1, "same", "same"), (0, 2, "same", "same"), (1, 2, "same", "unclear"), (-2, -1, "same", "unclear"),
-     (1, 2, "slower", "slower"), (-2, -1, "faster", "faster")],
-)  # fmt: skip
-def test_same_is_said_only_where_the_interval_holds_zero(low: float, high: float, said: str, word: str) -> None:
-    change = Change("step", "", 10.0, 11.0, (low + high) / 2, low, high, 0.06, said)
+@pytest.mark.parametrize("word", ["same", "unclear", "slower"])
+def test_what_is_unclear_is_explained_below_the_table(word: str) -> None:
+    change = Change("step", "", 10.0, 11.0, 1.5, 1, 2, 0.06, word)
     found = Contrast((change,), (9, 9), "step logs", ((), ()))
-    assert verdict(change) == word
     assert ("Unclear: the interval leaves 0 out" in str(changes_table(found))) == (word == "unclear")

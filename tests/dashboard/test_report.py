@@ -27,6 +27,8 @@ def test_the_report_opens_from_a_file_without_any_request(visit: Visit, runs: di
         "Summary", "Steps", "Timeline", "Stragglers", "Communication", "Tuning", "System", "Scaling",
         "Machines", "Settings",
     ]  # fmt: skip
+    over = visit.page.locator("h3:has(+ .figure)")
+    assert over.count() == 22 and len({title.inner_text() for title in over.all()}) == 22
     assert "60 steps of 15.3 ms" in visit.page.locator("section").first.inner_text()
     assert visit.page.locator('[data-title*="Share"]').count() == 0
     assert (
@@ -57,6 +59,14 @@ def test_a_report_of_a_bare_run_says_what_is_missing(runs: dict[str, Path]) -> N
     found = sections(read_run("x", runs["empty"]))
     assert [section.title for section in found] == ["Summary", "Settings"]
     assert found[0].words == ("just-started is still running.", "No steps were recorded.")
+
+
+def test_numbers_and_figures_of_a_report_say_what_they_are(runs: dict[str, Path]) -> None:
+    found = {section.title: section for section in sections(read_run("x", runs["done"]))}
+    assert list(found["Steps"].figures) == ["Step time", "Where a step goes", "Communication by phase"]
+    assert next(iter(found["Communication"].figures)) == "Exposed and overlapped"
+    [system] = found["System"].words
+    assert system.startswith("Watched for: ") and " (4 ranks on 1 machine); CPU of a rank: " in system
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ class Change:
     """One thing in both runs; times are nanoseconds a step, ``difference_ns`` = B - A with its interval.
 
     ``kind``: ``step``; ``compute``, ``waiting`` or ``range`` (per rank); ``stage``; ``tensor``. ``verdict``:
-    ``slower``, ``faster`` or ``same`` (the interval holds zero, or the test cannot tell the runs apart).
+    ``slower``, ``faster``, ``same`` (the interval holds zero) or ``unclear`` (it does not, but among so many rows the
+    test cannot tell the runs apart).
     """
 
     kind: str
@@ -237,14 +238,16 @@ def _change(key: tuple[str, str], first: Floats, second: Floats) -> Change:
 
 def _judged(change: Change, p_value: float) -> Change:
     verdict = "same"
-    if p_value < SURE and (change.low_ns > 0 or change.high_ns < 0):
-        verdict = "slower" if change.difference_ns > 0 else "faster"
+    if change.low_ns > 0 or change.high_ns < 0:
+        sure = "slower" if change.difference_ns > 0 else "faster"
+        verdict = sure if p_value < SURE else "unclear"
     return Change(**{**asdict(change), "p_value": p_value, "verdict": verdict})
 
 
 _KINDS = ("step", "compute", "waiting", "range", "stage", "tensor")
 
 
-def _worst_first(change: Change) -> tuple[bool, float, int, str]:
-    """Slower by most first, then faster by least, then what did not change."""
-    return change.verdict == "same", -change.difference_ns, _KINDS.index(change.kind), change.what
+def _worst_first(change: Change) -> tuple[int, float, int, str]:
+    """Slower by most first, then faster by least, then what is unclear, then what did not change."""
+    unsure = {"unclear": 1, "same": 2}.get(change.verdict, 0)
+    return unsure, -change.difference_ns, _KINDS.index(change.kind), change.what

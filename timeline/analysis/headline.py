@@ -71,7 +71,7 @@ def headline(trace: Trace, found: Stragglers | None = None, summary: Summary | N
 def comparison_headline(found: Comparison) -> str:
     """Return how the step changed from A to B, and what changed most with it."""
     step = next(change for change in found.changes if change.kind == "step")
-    if step.verdict == "same" or step.ratio is None:
+    if step.verdict not in ("slower", "faster") or step.ratio is None:
         return _same_but(found)
     more = [one for one in found.changes if one.kind in ("compute", "range") and one.verdict == step.verdict]
     most = max(more, key=lambda one: abs(one.difference_ns), default=None)

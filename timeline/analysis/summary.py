@@ -139,7 +139,8 @@ class Summary:
                 f"sent, by up to {time_text(self.causality.worst_ns)}: the clocks are worse than they claim"
             )
         if self.stalls or self.errors:
-            found.append(f"{self.stalls} stalls, {self.errors} failed operations")
+            counts = {"stall": self.stalls, "failed operation": self.errors}
+            found.append(", ".join(several(number, thing) for thing, number in counts.items() if number))
         return found
 
     def clocks(self) -> list[str]:
