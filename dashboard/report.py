@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data import communication, machine, scaling, steps, system, tuning
+from ringtune.dashboard.data import communication, failure, machine, scaling, steps, system, tuning
 from ringtune.dashboard.data.analysis import Analysis, analyse
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.lateness import late_map, late_ranks
@@ -35,6 +35,7 @@ from ringtune.dashboard.figures.stragglers import late_heat
 from ringtune.dashboard.pages import communication as communication_page
 from ringtune.dashboard.pages import system as system_page
 from ringtune.dashboard.pages.overview import machine_rows, run_facts
+from ringtune.dashboard.pages.overview_failure import LISTED, PRINTED, RANK_HEAD, rank_cells
 from ringtune.dashboard.pages.scaling import HEAD as SCALING_HEAD
 from ringtune.dashboard.pages.scaling import table_rows as scaling_rows
 from ringtune.dashboard.pages.stragglers_verdict import opening_words
@@ -44,6 +45,7 @@ from ringtune.dashboard.units import count, duration, moment, percent, plain, si
 from ringtune.errors import UsageError
 from ringtune.output_file import write_output
 from ringtune.timeline.analysis.stragglers import CAUSES
+from ringtune.timeline.doctor.failure import Failure
 from ringtune.timeline.units import several
 
 TIMELINE_RANKS = 8
@@ -154,7 +156,7 @@ def sections(run: RunInfo) -> list[Section]:
     reader = steps.StepReader(run.path).read()
     machines, past = machine.data(run), tuning.data(run)
     measured, sampled = scaling.data([run]), system.SampleReader(run.path).read(run.hosts)
-    timeline, analysis, timeline_problems = _timeline(run)
+    timeline, analysis, index, timeline_problems = _timeline(run)
     problems = [
         *run.problems,
         *reader.problems,
@@ -164,9 +166,12 @@ def sections(run: RunInfo) -> list[Section]:
         *measured.problems,
         *timeline_problems,
     ]
-    first = opening_words(analysis, reader.summary)
+    failed = failure.data(run, index) if run.status in ("failed", "lost") or failure.hangs(run) else None
+    first = opening_words(analysis, reader.summary) if failed is None else failed.words()
     more = _summary(run, reader.summary, tuning.words(past))
     found = [Section("Summary", tuple(one for one in (first, *more) if one))]
+    if failed is not None:
+        found.append(_failure(failed))
     if len(reader):
         found.append(_steps(reader))
     found += timeline
@@ -185,6 +190,16 @@ def sections(run: RunInfo) -> list[Section]:
     if problems:
         found.append(Section("What could not be read", tuple(plain(problem, 300) for problem in problems[:20])))
     return found
+
+
+def _failure(found: Failure) -> Section:
+    """Return how the ranks of a run that failed, or hangs, ended, those at fault first."""
+    words = list(found.hang)
+    for end in [end for end in found.ranks if end.lines and end.rank in found.blamed][:PRINTED]:
+        words += [f"Rank {end.rank}, its last lines:", *end.lines]
+    return Section(
+        "How it ended", tuple(words), {}, RANK_HEAD, tuple(map(tuple, map(rank_cells, found.ranks[:LISTED])))
+    )
 
 
 def _numbers(found: Iterable[tuple[str, str, str]]) -> tuple[str]:
@@ -222,20 +237,20 @@ def _steps(table: steps.Steps) -> Section:
     return Section("Steps", words, figures)
 
 
-def _timeline(run: RunInfo) -> tuple[list[Section], Analysis | None, list[str]]:
-    """Return what the timeline shows: an extract and its analyses; these themselves; and what could not be read."""
+def _timeline(run: RunInfo) -> tuple[list[Section], Analysis | None, TimelineIndex | None, list[str]]:
+    """Return what the timeline shows: an extract and its analyses; these themselves; it; and what could not be read."""
     files = trace.sources(run.path)
     if not files:
-        return [], None, []
+        return [], None, None, []
     try:
         found, problems = trace.read_all(run.path, files)
     except Unreadable as error:
-        return [], None, [str(error)]
+        return [], None, None, [str(error)]
     index = TimelineIndex.build(found, problems)
     if not len(index.spans):
-        return [], None, list(problems)
+        return [], None, None, list(problems)
     analysis = analyse(found)
-    return [_extract(index), *_stragglers(analysis), _communication(analysis)], analysis, list(problems)
+    return [_extract(index), *_stragglers(analysis), _communication(analysis)], analysis, index, list(problems)
 
 
 def _extract(index: TimelineIndex) -> Section:

@@ -15,6 +15,7 @@ from ringtune.timeline.units import tensor_text
 
 LISTED = 8
 """Ranks in the table: those at fault first."""
+RANK_HEAD = ("Rank", "Stood in", "Last collective", "Step", "Ended by")
 PRINTED = 4
 """Ranks whose last lines are shown."""
 
@@ -36,7 +37,7 @@ def _content(found: Failure) -> list[Any]:
     ends = found.ranks[:LISTED]
     if any(end.collective or end.error or end.stood for end in ends):
         rows = [_row(end, blamed=end.rank in found.blamed) for end in ends]
-        parts.append(table(("Rank", "Stood in", "Last collective", "Step", "Ended by"), rows))
+        parts.append(table(RANK_HEAD, rows))
         if len(found.ranks) > LISTED:
             parts.append(dmc.Text(f"and {count(len(found.ranks) - LISTED)} more ranks", size="xs", c="dimmed"))
     for end in [end for end in found.ranks if end.lines][:PRINTED]:
@@ -45,13 +46,12 @@ def _content(found: Failure) -> list[Any]:
     return parts
 
 
-def _row(end: RankEnd, *, blamed: bool) -> list[Any]:
-    rank: Any = html.B(str(end.rank)) if blamed else str(end.rank)
+def rank_cells(end: RankEnd) -> list[str]:
+    """Return what is known of a rank's end, by the columns of `RANK_HEAD`."""
     step = count(end.step) if end.step >= 0 else "–"
-    return [
-        rank,
-        end.stood or "–",
-        tensor_text(end.collective) or "–",
-        step,
-        html.Div(end.error or "–", className="rt-sentence"),
-    ]
+    return [str(end.rank), end.stood or "–", tensor_text(end.collective) or "–", step, end.error or "–"]
+
+
+def _row(end: RankEnd, *, blamed: bool) -> list[Any]:
+    rank, *middle, error = rank_cells(end)
+    return [html.B(rank) if blamed else rank, *middle, html.Div(error, className="rt-sentence")]

@@ -14,6 +14,7 @@ from ringtune.dashboard.data.runs import RunInfo, read_run
 from ringtune.dashboard.data.timeline import trace
 from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.pages.overview_failure import ending
+from ringtune.dashboard.report import sections
 from ringtune.timeline.analysis.steps import counted
 from ringtune.timeline.doctor.diagnosis import diagnose
 from ringtune.timeline.doctor.failure import failure as explained
@@ -165,3 +166,16 @@ def test_the_page_and_the_doctor_say_the_same(
     info = read_run("crash", run)
     assert found.failure == failure.data(info, index_of(run, *instants))
     assert found.headline in json.dumps(ending(info, found.failure)[0].to_plotly_json(), default=str)
+
+
+def test_the_report_of_a_failed_run_opens_with_the_rank_at_fault(run: Path) -> None:
+    told(run, {0: LOST, 1: OWN, 2: LOST}, {1: "epoch 3\nValueError: bad sample 17\n"})
+    summary, ended, *_ = sections(read_run("crash", run))
+    assert summary.words[0] == "Rank 1 ended by ValueError: bad sample 17. Look at train.py line 6 (load_batch)."
+    assert (ended.title, [row[:4] for row in ended.rows]) == (
+        "How it ended",
+        [("1", "train.py line 6 (load_batch)", "fc.weight +1", "4"), *((rank, "train.py line 9", "fc.weight +1", "4")
+                                                                     for rank in ("0", "2"))],
+    )  # fmt: skip
+    assert ended.rows[0][4] == "ValueError: bad sample 17"
+    assert ended.words[:3] == ("Rank 1, its last lines:", "epoch 3", "ValueError: bad sample 17")
