@@ -107,7 +107,10 @@ def _under_own_name(app: WSGIApplication, host: str) -> WSGIApplication:
     """
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        name = urlsplit(f"//{environ.get('HTTP_HOST', '')}").hostname or ""
+        try:
+            name = urlsplit(f"//{environ.get('HTTP_HOST', '')}").hostname or ""
+        except ValueError:  # half a bracket: no name of this machine
+            name = ""
         if is_loopback(host) and not is_loopback(name) and name != gethostname().lower():
             start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
             return [b"These metrics are only served under an address of this machine, such as 127.0.0.1.\n"]

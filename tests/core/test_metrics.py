@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import socket
+import struct
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +231,58 @@ def test_a_port_in_use_is_one_sentence(opened: Callable[..., Session]) -> None:
 def test_an_address_that_cannot_be(host: str, port: int) -> None:
     with pytest.raises(ConfigError, match="cannot serve metrics on"):
         Exporter(host, port, list)
+
+
+def answered(port: int, request: bytes, reset: bool = False) -> bytes:
+    """Return the first line that the server answers; of one that is reset nothing is read."""
+    with socket.create_connection(("127.0.0.1", port), 120) as link:
+        link.sendall(request)
+        if reset:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return b""
+        with link.makefile("rb") as answer:
+            return answer.read().partition(b"\r\n")[0]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    exporter = Exporter("127.0.0.1", 0, list)
+    yield int(exporter.url.split(":")[2].partition("/")[0])
+    exporter.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "served"),
+    [
+        ("localhost", True),
+        ("127.0.0.1:9090", True),
+        ("[::1]:9090", True),
+        (socket.gethostname(), True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+        ("[", False),
+        ("[::1", False),
+        ("[evil]", False),
+    ],
+)
+def test_on_loopback_the_host_header_must_name_this_machine(
+    name: str, served: bool, port: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = answered(port, f"GET /metrics HTTP/1.0\r\nHost: {name}\r\n\r\n".encode())
+    assert found.split()[1] == (b"200" if served else b"421"), found
+    assert capfd.readouterr().err == ""
+
+
+def test_a_connection_that_is_reset_prints_nothing(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    whole = b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"
+    for request in (b"", whole[:9], whole[:-2], whole) * 5:
+        answered(port, request, reset=True)
+    assert answered(port, whole).split()[1] == b"200"  # all before it have been accepted
+    # What failed in a request has been printed when its thread has ended.
+    while any(thread.name.endswith("(process_request_thread)") for thread in threading.enumerate()):
+        time.sleep(0.01)
+    assert capfd.readouterr().err == ""
 
 
 def test_without_the_package(opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> None:

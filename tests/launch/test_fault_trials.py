@@ -10,7 +10,16 @@ from tests.launch import trials
 from tests.launch.trial_worker import PHASES
 
 ROUNDS = 4
-"""Of all faults in all phases: 252 trials."""
+"""Of all faults in all phases: 280 trials."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "phase", "transport"), [("killed", "ring", "auto"), ("raise", "repeated steps", "tcp")]
+)
+def test_a_fault_while_ranks_work_together(fault: str, phase: str, transport: str) -> None:
+    found = trials.run(trials.Trial(fault, phase, transport, victim=1, delay_s=0.1))
+    assert found.met and found.told and not found.wrong, found
+    assert {kind for kind, *_ in found.told.values()} == {"PeerLost" if fault == "killed" else "ShutDown"}
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def arm(fault: str, delay_s: float) -> None:
     if fault in ("killed", "frozen"):
         # On a thread of its own, since a signal handler of Python waits for the end of a call into the runtime.
         timer = threading.Timer(delay_s, end_with, [fault])
-    elif fault in ("cable out", "half open"):
+    elif fault in ("cable out", "dropped", "half open"):
         timer = threading.Timer(delay_s, note, [FOLDER / "ready", time.monotonic()])
     else:
         signal.signal(signal.SIGALRM, lambda *_: end_with(fault))

@@ -3,11 +3,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <fstream>
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "fabrics.h"
 #include "raw_store_client.h"
@@ -172,6 +175,43 @@ TEST_F(StoreProofTest, NoMoreIsReadOfAClientThanItsLimitUntilThatIsLifted) {
   EXPECT_EQ(in.space().size(), 96u);
   in.lift_limit();
   EXPECT_GT(in.space().size(), kMaxUnprovenBytes);
+}
+
+TEST_F(StoreProofTest, WhoDoesNotProveInTimeIsDroppedWhateverItHasSaid) {
+  const StoreServer server("127.0.0.1", 0, test_secret());
+  const std::int64_t begin_ns = now_ns();
+  const Fd silent = raw_client(server.port());
+  const Fd half = raw_client(server.port());
+  ByteWriter hello;
+  hello.u32(kStoreMagic);
+  hello.raw(Nonce{});  // not yet all of the hello
+  (void)write_some(half.get(), hello.bytes());
+  const Fd unproven = raw_client(server.port());
+  (void)say_hello(unproven.get(), {});
+  for (const Fd* fd : {&silent, &half, &unproven}) {
+    ASSERT_TRUE(poll_socket(fd->get(), POLLIN, seconds(120)));
+    std::byte byte{};
+    EXPECT_TRUE(read_some(fd->get(), {&byte, 1}).closed);
+  }
+  EXPECT_GE(now_ns() - begin_ns, kProofTimeNs) << "each has its time";
+}
+
+TEST_F(StoreProofTest, MemoryOfAFrameGrowsWithWhatHasComeAndGoesWithIt) {
+  constexpr std::size_t kFrameBytes = 16 << 20;
+  FrameAssembler in(1 << 30);
+  ByteWriter length;
+  length.u32(kFrameBytes);
+  std::copy_n(length.bytes().begin(), 4, in.space().begin());
+  in.filled(4);
+  for (std::size_t come = 4; !in.next();) {
+    const std::size_t room = in.space().size();
+    ASSERT_LE(come + room, 2 * come + (1 << 20)) << "a length alone claims nothing";
+    ASSERT_LE(come + room, kFrameBytes + (1 << 20)) << "nor more than the frame needs";
+    const std::size_t piece = std::min({room, std::size_t{1 << 18}, kFrameBytes + 4 - come});
+    in.filled(piece);
+    come += piece;
+  }
+  EXPECT_LE(in.space().size(), std::size_t{1 << 20}) << "a large frame's memory goes with it";
 }
 
 }  // namespace
