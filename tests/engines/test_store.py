@@ -19,6 +19,7 @@ pytest.importorskip("s3fs", reason="s3fs is not installed; `make test-engines` m
 pytest.importorskip("moto", reason="moto is not installed; `make test-engines` makes an environment")
 
 from ringtune.spark.store import Store
+from tests.engines.stores import check_checkpoints, check_data_of_others
 
 _START_S = 60.0
 
@@ -62,33 +63,15 @@ def _await(server: subprocess.Popen[bytes], address: str) -> None:
 
 def test_checkpoints_and_logs(options: dict[str, Any]) -> None:
     store = Store("s3://team/digits/", storage_options=options)
-    assert store.get_checkpoint_path("one") == "s3://team/digits/runs/one/checkpoint"
-    assert not store.exists(store.get_checkpoint_path("one"))
-    for content in (b"first", b"second"):
-        store.write(store.get_checkpoint_path("one"), content)
-        assert store.read(store.get_checkpoint_path("one")) == content
-    store.write_text(f"{store.get_run_path('one')}/epoch-1.ckpt", "word")
-    assert store.get_checkpoints("one") == ["team/digits/runs/one/epoch-1.ckpt"]
-    assert store.fs.ls("team/digits/runs/one", detail=False) == [
-        "team/digits/runs/one/checkpoint", "team/digits/runs/one/epoch-1.ckpt",
-    ], "no part of a file is left"  # fmt: skip
+    check_checkpoints(store, "s3://team/digits", "team/digits")
 
 
 def test_data_that_others_have_written_since(options: dict[str, Any]) -> None:
-    """As Spark does, by a client of its own."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     import s3fs
 
     store = Store("s3://team/others", storage_options=options)
-    path = store.get_train_data_path(3)
-    assert path == "s3://team/others/intermediate_train_data.3" and not store.is_parquet_dataset(path)
     other = s3fs.S3FileSystem(**options, skip_instance_cache=True)
-    for part in range(2):
-        with other.open(f"team/others/intermediate_train_data.3/part-{part}.parquet", "wb") as file:
-            pq.write_table(pa.table({"x": [part, 10 + part]}), file)
-        assert len(store.parquet_files(path)) == part + 1
-    assert sorted(store.get_parquet_dataset(path).to_table()["x"].to_pylist()) == [0, 1, 10, 11]
+    check_data_of_others(store, "s3://team/others", lambda name: other.open(f"team/others/{name}", "wb"))
 
 
 def test_a_file_system_without_its_driver_says_what_to_install() -> None:

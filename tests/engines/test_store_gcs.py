@@ -15,6 +15,7 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 gcsfs = pytest.importorskip("gcsfs", reason=f"gcsfs {ABSENT}")
 
 from ringtune.spark.store import Store  # noqa: E402
+from tests.engines.stores import check_checkpoints, check_data_of_others  # noqa: E402
 
 
 @pytest.fixture
@@ -27,23 +28,7 @@ def options() -> Iterator[dict[str, Any]]:
 
 
 def test_checkpoints_and_data(options: dict[str, Any]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     store = Store("gs://team/digits/", storage_options=options)
-    path = store.get_checkpoint_path("one")
-    assert path == "gs://team/digits/runs/one/checkpoint" and not store.exists(path)
-    for content in (b"first", b"second"):
-        store.write(path, content)
-        assert store.read(path) == content
-    assert store.fs.ls("team/digits/runs/one", detail=False) == ["team/digits/runs/one/checkpoint"]
-
-    # As Spark does, by a client of its own.
-    data = store.get_train_data_path(3)
-    assert not store.is_parquet_dataset(data)
     other = gcsfs.GCSFileSystem(**options, skip_instance_cache=True)
-    for part in range(2):
-        with other.open(f"team/digits/intermediate_train_data.3/part-{part}.parquet", "wb") as file:
-            pq.write_table(pa.table({"x": [part, 10 + part]}), file)
-        assert len(store.parquet_files(data)) == part + 1
-    assert sorted(store.get_parquet_dataset(data).to_table()["x"].to_pylist()) == [0, 1, 10, 11]
+    check_checkpoints(store, "gs://team/digits", "team/digits")
+    check_data_of_others(store, "gs://team/digits", lambda name: other.open(f"team/digits/{name}", "wb"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -14,6 +15,7 @@ pytest.importorskip("requests", reason="requests is not installed; `make test-en
 pytest.importorskip("pyarrow", reason="pyarrow is not installed; `make test-engines` makes an environment")
 
 from ringtune.spark.store import Store
+from tests.engines.stores import check_checkpoints, check_data_of_others
 
 
 @pytest.fixture
@@ -24,31 +26,18 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_checkpoint_replaces_the_last_one(address: str, tmp_path: Path) -> None:
-    store = Store(address)
-    path = store.get_checkpoint_path("one")
-    assert path == f"{address}/runs/one/checkpoint" and not store.exists(path)
-    for content in (b"first", b"second"):
-        store.write(path, content)
-        assert store.read(path) == content
-    store.write_text(f"{store.get_run_path('one')}/epoch-1.ckpt", "word")
-    assert store.get_checkpoints("one") == ["/team/runs/one/epoch-1.ckpt"]
+    check_checkpoints(Store(address), address, "/team")
     names = sorted(file.name for file in (tmp_path / "team/runs/one").iterdir())
     assert names == ["checkpoint", "epoch-1.ckpt"], "no part of a file is left"
 
 
 def test_data_that_others_have_written_since(address: str, tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    def opened(name: str) -> IO[bytes]:
+        file = tmp_path / "team" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file.open("wb")
 
-    store = Store(address)
-    path = store.get_train_data_path(3)
-    assert not store.is_parquet_dataset(path)
-    folder = tmp_path / "team/intermediate_train_data.3"
-    folder.mkdir(parents=True)
-    for part in range(2):
-        pq.write_table(pa.table({"x": [part, 10 + part]}), folder / f"part-{part}.parquet")
-        assert len(store.parquet_files(path)) == part + 1
-    assert sorted(store.get_parquet_dataset(path).to_table()["x"].to_pylist()) == [0, 1, 10, 11]
+    check_data_of_others(Store(address), address, opened)
 
 
 def test_without_hadoop_one_sentence_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
