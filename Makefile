@@ -218,11 +218,10 @@ lint-native: $(STAMPS)/venv
 	@echo "lint: clang-format, clang-tidy"
 	@$(BIN)/clang-format --dry-run -Werror $(NATIVE_SOURCES:%CMakeLists.txt=) $(NATIVE_TESTS)
 	@mkdir -p build
-	@$(CMAKE) -S native -B build/lint -G Ninja -DRINGTUNE_PYTHON=OFF -DCMAKE_UNITY_BUILD=OFF \
-	  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/lint.log 2>&1 \
-	  || { cat build/lint.log >&2; exit 1; }
-	@find native -name '*.cc' -not -path '*/bind/*' -print0 \
-	  | xargs -0 -n 4 -P $(JOBS) $(BIN)/clang-tidy -p build/lint --quiet 2>/dev/null
+	@$(CMAKE) -S native -B build/lint -G Ninja -DRINGTUNE_PYTHON=OFF -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+	  >build/lint.log 2>&1 || { cat build/lint.log >&2; exit 1; }
+	@sed -n 's/^ *"file": "\(.*\)",\{0,1\}$$/\1/p' build/lint/compile_commands.json \
+	  | xargs -n 2 -P $(JOBS) $(BIN)/clang-tidy -p build/lint --quiet 2>/dev/null
 
 format: $(STAMPS)/venv ## Format everything
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix . || true

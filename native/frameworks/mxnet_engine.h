@@ -28,7 +28,7 @@ using Run = void (*)(void*, void*, void*);
 
 struct Api {
 #define RINGTUNE_MXNET_DECLARE(NAME, RESULT, ARGUMENTS) RESULT(*NAME) ARGUMENTS = nullptr;
-  RINGTUNE_MXNET_FUNCTIONS(RINGTUNE_MXNET_DECLARE)
+  RINGTUNE_MXNET_FUNCTIONS(RINGTUNE_MXNET_DECLARE)  // NOLINT(readability-identifier-naming): as they are there
 #undef RINGTUNE_MXNET_DECLARE
   /// Puts an operation into the engine that brings an array out of oneDNN's layouts; null: MXNet was built without it.
   void (*to_plain_layout)(const void*) = nullptr;
