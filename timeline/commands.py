@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import orjson
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from ringtune import layout
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.output_file import is_stdout
 from ringtune.standard_streams import screen_width
@@ -23,7 +24,9 @@ from ringtune.timeline.analysis.headline import headline
 from ringtune.timeline.analysis.steps import Counted, counted, select_steps
 from ringtune.timeline.analysis.summary import Summary
 from ringtune.timeline.analysis.tables import stacked
+from ringtune.timeline.doctor.failure import Failure, failure
 from ringtune.timeline.inputs import load
+from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import Trace
 
 _PIPE_WIDTH = 160
@@ -55,18 +58,29 @@ def analysis(command: Callable[..., Any]) -> Callable[..., Any]:
 every_option = click.option("--all", "every", is_flag=True, help="List all ranks, not only those that stand out.")
 
 
-def read_counted(source: tuple[Path, ...], steps: str | None, all_steps: bool) -> Counted:
+@dataclass(frozen=True)
+class Found(Counted):
+    """What the user named, and how its run failed, or why it hangs; None for files and for a run that ends well."""
+
+    failure: Failure | None
+
+
+def read_counted(source: tuple[Path, ...], steps: str | None, all_steps: bool) -> Found:
     """Load what the user named without its start-up, unless the steps are chosen or all are asked for.
 
     Raises:
         RingtuneError: Nothing is there, or not in these steps.
     """
-    return without_startup(read_source(source, steps), steps, all_steps)
+    whole, run = _load(source), named_run(source)
+    failed = failure(run, whole) if run is not None else None  # steps that are left out tell how it ended, too
+    trace = _of_steps(whole, source, steps)
+    what = Counted(trace, None) if all_steps or steps is not None else counted(trace)
+    return Found(what.trace, what.startup, failed)
 
 
-def without_startup(trace: Trace, steps: str | None, all_steps: bool) -> Counted:
-    """Return a trace that was read without its start-up, unless the steps are chosen or all are asked for."""
-    return Counted(trace, None) if all_steps or steps is not None else counted(trace)
+def named_run(source: tuple[Path, ...]) -> Run | None:
+    """Return the run whose folder the user named; None where files or another folder were named."""
+    return Run(source[0]) if len(source) == 1 and source[0].is_dir() and layout.is_run(source[0]) else None
 
 
 def read_source(source: tuple[Path, ...], steps: str | None) -> Trace:
@@ -75,8 +89,15 @@ def read_source(source: tuple[Path, ...], steps: str | None) -> Trace:
     Raises:
         RingtuneError: Nothing is there, or not in these steps.
     """
+    return _of_steps(_load(source), source, steps)
+
+
+def _load(source: tuple[Path, ...]) -> Trace:
+    return load(source[0] if len(source) == 1 else source)
+
+
+def _of_steps(trace: Trace, source: tuple[Path, ...], steps: str | None) -> Trace:
     chosen = parse_steps(steps)
-    trace = load(source[0] if len(source) == 1 else source)
     if chosen is None:
         return trace
     trace = select_steps(trace, *chosen)
@@ -103,7 +124,7 @@ def parse_steps(text: str | None) -> StepRange | None:
 
 
 def show_counted(
-    found: Counted,
+    found: Found,
     data: dict[str, Any],
     view: Callable[[], RenderableType],
     *,
@@ -111,26 +132,40 @@ def show_counted(
     opening: str | None,
     summary: Summary | None = None,
 ) -> None:
-    """Print an analysis after what cost the job most, and the steps that it leaves out.
+    """Print an analysis after how the run failed, else what cost the job most, and the steps that it leaves out.
 
     Args:
         found: What was analysed.
         data: What JSON holds.
         view: The tables.
         as_json: Print JSON.
-        opening: The first sentence; None for what cost the job most.
+        opening: The first sentence of a run that did not fail; None for what cost the job most.
         summary: Of the trace, where it is known.
     """
-    first = headline(found.trace, summary=summary) if opening is None else opening
-    startup = found.startup
-    document = {"headline": first, "startup": None if startup is None else asdict(startup), **data}
-    show(document, lambda: Group(*opened(first, found), view()), as_json)
+    failed, startup = found.failure, found.startup
+    first, also = opening, [Text(opening)] if opening is not None and failed is not None else []
+    if failed is not None:
+        first = failed.words()
+    elif first is None:
+        first = headline(found.trace, summary=summary)
+    document = {
+        "headline": first,
+        "failure": None if failed is None else asdict(failed),
+        "startup": None if startup is None else asdict(startup),
+        **data,
+    }
+    show(document, lambda: Group(*opened(first, found), *also, view()), as_json)
 
 
-def opened(first: str, *found: Counted) -> list[RenderableType]:
-    """Return the lines above the tables: the first sentence, and what of each trace is left out."""
-    notes = [f"{one.startup.sentence()}; --all-steps counts them" for one in found if one.startup is not None]
-    return [*([Text(first, "bold")] if first else []), *(Text(note, "dim") for note in notes)]
+def opened(first: str, *found: Found) -> list[RenderableType]:
+    """Return the lines above the tables: the first sentence, how each run failed, and what of it is left out."""
+    lines = [Text(first, "bold")] if first else []
+    for name, one in zip("AB" if len(found) > 1 else ("",), found, strict=True):
+        ended = one.failure.lines() if one.failure is not None else []
+        lines += [Text(f"{name}: {line}" if name else line) for line in ended]
+        if one.startup is not None:
+            lines.append(Text(f"{one.startup.sentence()}; --all-steps counts them", "dim"))
+    return [*lines]
 
 
 def show(data: object, view: Callable[[], RenderableType], as_json: bool, *, widest: int | None = None) -> None:
@@ -238,9 +273,14 @@ def diff_command(
 
     both = [read_counted((one,), steps, all_steps) for one in (first, second)]
     found = compare(both[0].trace, both[1].trace, tensors)
-    opening = comparison_headline(found)
-    startups = [None if one.startup is None else asdict(one.startup) for one in both]
-    document = {"headline": opening, "startup": startups, **found.to_json()}
+    failed = [f"{name}: {one.failure.words()}" for name, one in zip("AB", both, strict=True) if one.failure is not None]
+    opening = " ".join([*failed, comparison_headline(found)])
+    document = {
+        "headline": opening,
+        "failure": [None if one.failure is None else asdict(one.failure) for one in both],
+        "startup": [None if one.startup is None else asdict(one.startup) for one in both],
+        **found.to_json(),
+    }
     show(document, lambda: Group(*opened(opening, *both), comparison_view(found)), as_json)
     if fail_if_slower is not None:
         sure, sentence = surely_slower(found, fail_if_slower)

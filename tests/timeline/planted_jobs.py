@@ -39,10 +39,10 @@ class Planted:
         name: Of the case.
         plant: What was put in, in words.
         plan: Simulated rank by rank; None where `write` makes the job.
-        says: What summary, critical-path, efficiency, doctor and the Overview say first.
+        says: What summary, critical-path, efficiency, doctor and the Overview say first; of lateness, if it failed.
         late: What stragglers and its page say first; "" for the same.
         diff: What diff says of it (B) and the job without the fault (A) first; "" where there is none.
-        doctor: What doctor says first, where that is something else.
+        failed: What every command says first of a run that failed.
         change: Made to a simulated job before it is written.
         write: Writes the job's files into a folder and returns what the commands are given.
     """
@@ -53,7 +53,7 @@ class Planted:
     says: str
     late: str = ""
     diff: str = ""
-    doctor: str = ""
+    failed: str = ""
     change: Callable[[GeneratedJob], GeneratedJob] | None = None
     write: Callable[[Path], list[Path]] | None = None
 
@@ -268,7 +268,7 @@ JOBS = (
     Planted("missing part", "rank 2 is 4 ms late; rank 3 left no part", None,
             "was lost to rank 2 always (in 39 of 39 steps), by compute", write=broken(40, None, 3)),
     Planted("killed", "rank 1 is 4 ms late, and was killed", None, "was lost to rank 1 always",
-            doctor="rank 1 on here ended with code 137 (SIGKILL) after 3.0 s", write=killed),
+            failed="rank 1 on here ended with code 137 (SIGKILL) after 3.0 s", write=killed),
 )  # fmt: skip
 
 

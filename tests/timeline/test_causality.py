@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,13 @@ def test_a_clock_that_is_off_by_more_than_a_collective_lasts_is_found(tmp_path: 
     assert found.violations == found.checked > 0
     # Released by the others as early as they began: the whole error less what a batch lasts.
     assert 0 < found.worst_ns <= wrong
-    assert summarize(type(trace)(**{**vars(trace), "spans": trace.spans.shifted(shift)})).causality == found
+    shifted = replace(trace, spans=trace.spans.shifted(shift))
+    assert summarize(shifted).causality == found
+    said = f"{found.checked} of {found.checked} batches were received before they were sent, by up to "
+    (warning,) = summarize(shifted).warnings()
+    assert warning.startswith(said) and warning.endswith(": the clocks are worse than they claim")
+    (warning,) = summarize(replace(shifted, parts=tuple(replace(part, host="a") for part in trace.parts))).warnings()
+    assert warning.startswith(said) and ": host a has one clock, so machines or containers share its name" in warning
 
 
 def test_a_trace_of_one_rank_has_nothing_to_contradict(tmp_path: Path) -> None:

@@ -164,6 +164,33 @@ def test_a_failed_run_says_who_failed_with_what_and_where_each_rank_stood(tmp_pa
     assert [(one.rank, one.own) for one in found.ranks] == [(1, True), (0, False), (2, False)]
 
 
+def test_commands_open_with_the_failure_and_its_last_lines(tmp_path: Path) -> None:
+    slow = Scenario(ranks=3, steps=20, slow_compute={1: 2_000_000})
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    for folder in (bad, good):
+        simulate(slow)[0].write(layout.timeline_parts(folder))
+    failed_run(bad, rank=2, host="b", exit_code=1, after_s=8.25, last_lines=["Traceback", "ValueError: x"])
+    runfolder.create(good, runfolder.RunRecord("good", status="finished"))
+    words = "Rank 2 on b ended with code 1 after 8.2 s: ValueError: x. Look at its last lines below."
+
+    def said(*arguments: object) -> str:
+        return CliRunner().invoke(timeline, [*map(str, arguments)], catch_exceptions=False).stdout
+
+    for command in ("summary", "stragglers", "critical-path", "efficiency"):
+        for more in ([], ["--steps", "2:6"]):
+            lines = said(command, bad, *more).splitlines()
+            last = ["rank 2, its last lines:", "  Traceback", "  ValueError: x"]
+            assert lines[0] == words and lines[2:5] == last, command
+            assert lines[5].startswith("rank 2 finished ") and lines[5].endswith(" of step 19; then: ValueError: x")
+        document = json.loads(said(command, bad, "--json"))
+        assert document["headline"] == words and document["failure"]["blamed"] == [2]
+        assert json.loads(said(command, good, "--json"))["failure"] is None
+    assert "was lost to rank 1 always" in said("stragglers", bad)
+    changed = said("diff", good, bad)
+    assert changed.startswith(f"B: {words} a step of B") and "B:   ValueError: x" in changed
+    assert [one and one["blamed"] for one in json.loads(said("diff", good, bad, "--json"))["failure"]] == [None, [2]]
+
+
 @pytest.mark.parametrize(("stall", "errors", "missing"), [(True, (0, 1), (2,)), (False, (0,), (1, 2)), (False, (), ())])
 def test_who_is_missing(stall: bool, errors: tuple[int, ...], missing: tuple[int, ...], tmp_path: Path) -> None:
     found = failure(failed_run(tmp_path), failed_trace(stall=stall, errors=errors))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ringtune.timeline.analysis.lateness import Late
-from ringtune.timeline.analysis.patterns import Job, patterns
+from ringtune.timeline.analysis.patterns import MATERIAL, Job, patterns
 from ringtune.timeline.analysis.significance import binomial_tail, holm
 from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.analysis.verdicts import Verdict, sentence
@@ -74,6 +76,55 @@ def test_two_ranks_are_accused_each_of_its_own_worst_first() -> None:
     ]
 
 
+@st.composite
+def faults(draw: st.DrawFn) -> Scenario:
+    """A job of two hosts of which any rank may be late in any way, several at once."""
+    ranks, steps = draw(st.integers(2, 6)), 20
+    pauses: dict[tuple[int, int], int] = {}
+    for rank in range(ranks):
+        late = draw(st.sampled_from(((), range(1, steps), range(5, 15), (4, 12), (12,))))
+        pauses |= {(rank, step): draw(st.sampled_from((2, 8, 30, 500))) * MS for step in late}
+    slow = {
+        kind: {draw(st.integers(0, ranks - 1)): draw(st.sampled_from((3, 10))) * MS}
+        for kind in draw(st.sets(st.sampled_from(("slow_link", "slow_control", "late_first"))))
+    }
+    hosts = ("a",) * (ranks // 2) + ("b",) * (ranks - ranks // 2)
+    compute = draw(st.sampled_from((2, 12))) * MS
+    plan = Scenario(ranks, steps, compute_ns=compute, pauses=pauses, hosts=hosts, scheduled=draw(st.booleans()))
+    return replace(plan, slow_arrival=slow.get("slow_control", {}) if plan.scheduled else {}, **slow)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(plan=faults(), numbered=st.booleans())
+def test_no_time_of_the_job_is_counted_twice(plan: Scenario, numbered: bool) -> None:
+    trace = trace_of(plan)[0]
+    if not numbered:  # as of a program whose steps nobody marks
+        spans = trace.spans.take(~trace.spans.in_stage(Stage.STEP))
+        trace = replace(trace, spans=replace(spans, step=np.full_like(spans.step, -1)))
+    found = stragglers(trace, permuted=False)
+    shares = [one.share for one in (*found.verdicts, *found.turns)]
+    assert sum(shares) <= 1 and all(share >= MATERIAL for share in shares)
+    assert [one.share for one in found.verdicts] == [one.cost_ns / found.job_ns for one in found.verdicts]
+
+
+def test_a_group_costs_what_is_beyond_its_rank_that_is_late_alone() -> None:
+    slow = {(0, step): 30 * MS for step in range(20)} | {(1, step): 14 * MS for step in range(20)}
+    plan = Scenario(ranks=6, steps=20, compute_ns=2 * MS, transfer_ns=MS // 10, pauses=slow)
+    alone, together = stragglers(trace_of(plan)[0]).verdicts
+    assert (alone.rank, alone.ranks, together.ranks) == (0, (), (0, 1))
+    assert alone.cost_ns == pytest.approx(20 * 16 * MS, rel=0.05)
+    assert together.cost_ns == pytest.approx(20 * 14 * MS, rel=0.05)
+
+
+def test_batches_of_no_known_step_that_wait_at_the_same_time_cost_the_job_once() -> None:
+    trace = trace_of(Scenario(ranks=3, steps=20, pauses={(1, step): 30 * MS for step in range(20)}))[0]
+    spans = trace.spans.take(~trace.spans.in_stage(Stage.STEP))
+    found = stragglers(replace(trace, spans=replace(spans, step=np.full_like(spans.step, -1)))).verdicts
+    # Three batches a step: the others have submitted the first after 10/3 ms, rank 1 the last one after 40 ms.
+    assert [one.rank for one in found] == [1]
+    assert found[0].cost_ns == pytest.approx(20 * (40 - 10 / 3) * MS, rel=0.02) and found[0].share < 1
+
+
 def test_a_rank_that_is_always_late_and_pauses_once_is_accused_of_both() -> None:
     plan = Scenario(steps=STEPS, slow_compute={1: 4 * MS}, pauses={(1, 33): 900 * MS})
     found = stragglers(trace_of(plan)[0])
@@ -115,7 +166,7 @@ def test_noise_has_no_pattern(moments: np.ndarray) -> None:
     order, rows = np.argsort(moments, axis=1), np.arange(len(moments))
     last, second = order[:, -1], order[:, -2]
     lateness = (moments[rows, last] - moments[rows, second]).astype(np.int64)
-    late = Late(rows, last, lateness, np.full(len(rows), 1 / moments.shape[1]))
+    late = Late(rows, last, moments.max(axis=1), lateness, np.full(len(rows), 1 / moments.shape[1]))
     steps, ranks = moments.max(axis=1), moments.shape[1]
     tests = holm([binomial_tail(int((last == column).sum()), len(rows), 1 / ranks) for column in range(ranks)])
     job = Job(int(steps.sum()), float(np.median(steps)), ranks)

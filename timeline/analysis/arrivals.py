@@ -88,6 +88,7 @@ class LastOnes:
     """The last of each group that all its ranks submitted; rank -1 where undecided."""
 
     rank: Ints
+    at_ns: Ints
     lateness_ns: Ints
     tensor: Ints
     group: Ints
@@ -130,7 +131,7 @@ def last_ones(submits: Submits, errors: ClockErrors) -> LastOnes:
         others = mine[:, None] - np.arange(1, size)
         sure = (at[mine][:, None] - at[others] > errors.between(rank[mine][:, None], rank[others])).all(axis=1)
         last[sizes == size] = np.where(sure, rank[mine], -1)
-    return LastOnes(last, at[ends] - at[ends - 1], submits.tensor[order][ends], group[ends])
+    return LastOnes(last, at[ends], at[ends] - at[ends - 1], submits.tensor[order][ends], group[ends])
 
 
 def _sizes_of_sets(submits: Submits) -> Ints:

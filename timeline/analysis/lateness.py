@@ -36,6 +36,7 @@ from ringtune.timeline.analysis.arrivals import (
 )
 from ringtune.timeline.analysis.batches import MISSING, BatchTable, errors_between, moments_released
 from ringtune.timeline.analysis.hidden import gained
+from ringtune.timeline.analysis.intervals import union
 from ringtune.timeline.distinct import distinct
 from ringtune.timeline.spans import Ints, Mask, Trace
 from ringtune.timeline.vocabulary import Stage
@@ -43,7 +44,7 @@ from ringtune.timeline.vocabulary import Stage
 
 @dataclass(frozen=True)
 class Late:
-    """Per step (rows) the rank (column) that was last by a cause, -1 for none, and by how much.
+    """Per step (rows) the rank (column) that was last by a cause, -1 for none, at which moment, and by how much.
 
     ``probability``: of each of the ranks that ran the batch to be last, were they equal. ``unsure_ns``: clocks are off
     by up to so much, so where no rank was last, none was by more; 0 where that is not the reason.
@@ -51,9 +52,14 @@ class Late:
 
     steps: Ints
     column: Ints
+    at_ns: Ints
     lateness: Ints
     probability: NDArray[np.float64]
     unsure_ns: float = 0.0
+
+    def time(self, rows: Ints | Mask) -> Ints:
+        """Return when the others waited for the last rank in these rows, as a set of time."""
+        return union(self.at_ns[rows] - self.lateness[rows], self.at_ns[rows])
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,11 @@ def lateness_by_cause(trace: Trace, table: BatchTable, clocks: ClockErrors) -> t
     probability = 1 / table.members.sum(axis=1)
     found = {
         "compute": replace(
-            _per_step(_step_of_late(trace, table, *late), *late, probability), unsure_ns=float(errors.max())
+            _per_step(_step_of_late(trace, table, *late), table.submit, *late, probability),
+            unsure_ns=float(errors.max()),
         ),
-        "negotiation": _per_step(table.step, *_negotiated(table, errors), probability),
-        "network": _per_step(table.step, *_last(table.end, errors), probability),
+        "negotiation": _per_step(table.step, table.agreed, *_negotiated(table, errors), probability),
+        "network": _per_step(table.step, table.end, *_last(table.end, errors), probability),
     }
     return found, carried
 
@@ -99,14 +106,15 @@ def lateness_of_group(trace: Trace, table: BatchTable, clocks: ClockErrors, insi
     both = (table.members & inside).any(axis=1) & (table.members & ~inside).any(axis=1)
     probability = np.full(len(table.ids), float(inside.mean()))
     rows = {
-        "compute": _compute(trace, table, errors, group)[1],
-        "network": _last(table.end, errors, group),
+        "compute": (table.submit, _compute(trace, table, errors, group)[1]),
+        "network": (table.end, _last(table.end, errors, group)),
     }
     found = {}
-    for cause, (last, lateness) in rows.items():
+    for cause, (moments, (last, lateness)) in rows.items():
         last, lateness = np.where(both, last, -1), np.where(both, lateness, 0)
         step = _step_of_late(trace, table, last, lateness) if cause == "compute" else table.step
-        found[cause] = _per_step(step, np.where(last >= 0, group[last], -1), lateness, probability)
+        late = _per_step(step, moments, last, lateness, probability)
+        found[cause] = replace(late, column=np.where(late.column >= 0, group[late.column], -1))
     return found
 
 
@@ -144,8 +152,9 @@ def of_ticks(trace: Trace) -> Evidence:
     column = np.where(last.rank >= 0, np.searchsorted(ranks, last.rank), -1)
     spans = trace.spans
     none = np.empty(0, dtype=np.int64)
-    nobody = Late(none, none, none, none.astype(np.float64))
-    compute = _per_step(step, column, np.where(column >= 0, last.lateness_ns, 0), np.full(len(step), 1 / len(ranks)))
+    nobody = Late(none, none, none, none, none.astype(np.float64))
+    lateness, moments = np.where(column >= 0, last.lateness_ns, 0), np.tile(last.at_ns[:, None], len(ranks))
+    compute = _per_step(step, moments, column, lateness, np.full(len(step), 1 / len(ranks)))
     return Evidence(
         ranks=tuple(ranks.tolist()),
         late={"compute": compute, "negotiation": nobody, "network": nobody},
@@ -219,7 +228,7 @@ def _compute(
     behind = np.where(behind > errors[last, second], behind, 0)
     carried = np.clip(behind, 0, lateness)
     own = gained(trace, table, last, lateness - carried, group)
-    brought = _per_step(table.step, last, carried, np.zeros(len(last)))
+    brought = _per_step(table.step, table.submit, last, carried, np.zeros(len(last)))
     sums = np.zeros(len(table.ranks), dtype=np.int64)
     np.add.at(sums, brought.column[brought.column >= 0], brought.lateness[brought.column >= 0])
     return sums, (np.where(own > 0, last, -1), own)
@@ -249,10 +258,10 @@ def _released(trace: Trace, rank: int, before: Ints) -> Ints:
     return np.where(place >= 0, syncs[np.maximum(place, 0)] if len(syncs) else MISSING, MISSING)
 
 
-def _per_step(step: Ints, last: Ints, lateness: Ints, probability: NDArray[np.float64]) -> Late:
-    """The latest batch of every step; batches of no known step are one round each."""
+def _per_step(step: Ints, moments: Ints, last: Ints, lateness: Ints, probability: NDArray[np.float64]) -> Late:
+    """The latest batch of every step, with the last rank's moment; batches of no known step are one round each."""
     rounds = np.where(step < 0, -1 - np.arange(len(last)), step)
     order = np.lexsort((lateness, rounds))
     ends = np.flatnonzero(np.append(np.diff(rounds[order]) != 0, True))
     chosen = order[ends]
-    return Late(step[chosen], last[chosen], lateness[chosen], probability[chosen])
+    return Late(step[chosen], last[chosen], moments[chosen, last[chosen]], lateness[chosen], probability[chosen])

@@ -134,9 +134,14 @@ class Summary:
         if self.clock_error_ns is None and self.source == "merged":
             found.append("a host's clock was not measured: comparisons between hosts may be off")
         if self.causality.violations:
+            hosts = {rank.host for rank in self.ranks}
+            one_host = len(hosts) == 1 and hosts != {""}  # whose ranks share a clock: none was aligned
+            why = "the clocks are worse than they claim"
+            if one_host:
+                why = f"host {hosts.pop()} has one clock, so machines or containers share its name, or runs are mixed"
             found.append(
                 f"{self.causality.violations} of {self.causality.checked} batches were received before they were "
-                f"sent, by up to {time_text(self.causality.worst_ns)}: the clocks are worse than they claim"
+                f"sent, by up to {time_text(self.causality.worst_ns)}: {why}"
             )
         if self.stalls or self.errors:
             counts = {"stall": self.stalls, "failed operation": self.errors}

@@ -2,15 +2,21 @@
 
 A `Verdict` accuses a rank: its lateness follows a pattern (`ringtune.timeline.analysis.patterns`) and costs a percent
 of the job or more. `Turns` accuses nobody: a rank's lateness is that much, but the ranks are late by turns.
+
+Time is counted once, so all shares together are at most the whole job. What one rank alone delays (the last minus the
+last but one) is that rank's, by computing before negotiation before network; a group that is late has what is beyond
+that of its ranks that are accused themselves; then come turns, and pauses of all last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ringtune.timeline.analysis.batches import rank_steps
+from ringtune.timeline.analysis.intervals import difference, length, length_before, union
 from ringtune.timeline.analysis.lateness import Late
 from ringtune.timeline.analysis.patterns import ALWAYS, MATERIAL, PAUSES, STALLS, Job, Pattern, patterns
 from ringtune.timeline.analysis.pauses import Pauses, pauses
@@ -18,7 +24,7 @@ from ringtune.timeline.analysis.significance import binomial_tail
 from ringtune.timeline.analysis.steps import step_lengths
 from ringtune.timeline.analysis.together import Group
 from ringtune.timeline.distinct import distinct_numbers
-from ringtune.timeline.spans import Ints, Mask, Trace
+from ringtune.timeline.spans import Ints, Trace
 from ringtune.timeline.units import ranks_text, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 
@@ -39,7 +45,7 @@ class Verdict:
         stretches: First and last step of each stretch or stall; empty for the first two, and where steps are unknown.
         late_steps: In how many steps the rank was late.
         steps: Of how many.
-        cost_ns: What the job would have gained had the rank been on time.
+        cost_ns: What the job would have gained had the rank been on time, without what another verdict counts.
         share: The same as a share of the job.
         worst_step: The step with the largest lateness; -1 where it is not known.
         p_value: How likely one of equal ranks is last as often in all steps; evidence beside the verdict.
@@ -91,27 +97,58 @@ def find_verdicts(
         job: What lateness is weighed against.
         groups: Ranks that may be late together.
     """
-    verdicts, explained = _of_groups(trace, groups, late, ranks, job)
-    turns: list[Turns] = []
+    together, explained = _of_groups(trace, groups, late, ranks, job)
+    alone: list[tuple[Verdict, Ints]] = []
+    others: list[tuple[str, Ints]] = []
     for cause, rows in late.items():
         blamed = np.isin(rows.steps, explained.get(cause, []))
         for column, rank in enumerate(ranks):
             p_value = tests[cause][column]
             for pattern in patterns(rows, column, p_value, job):
                 blamed[pattern.rows] = True
-                verdicts.append(_verdict(trace, rows, (rank, cause, p_value), pattern, job))
-        turns += _turns(rows, cause, ~blamed & (rows.column >= 0), job)
-    if (paused := pause_verdict(trace, pauses(trace), job)) is not None:
+                alone.append((_verdict(trace, rows, (rank, cause, p_value), pattern, job), rows.time(pattern.rows)))
+        rest = ~blamed & (rows.column >= 0)
+        sums = np.bincount(rows.column[rest], weights=rows.lateness[rest])
+        if sums.max(initial=0) >= MATERIAL * job.length_ns:
+            others.append((cause, rows.time(rest)))
+    claims = [time for _, time in (*alone, *together, *others)]
+    costs, counted = _once(claims)
+    shares = [(cost, cost / job.length_ns) for cost in costs]
+    blamed_ones = [one for one, _ in (*alone, *together)]
+    verdicts = [replace(one, cost_ns=c, share=s) for one, (c, s) in zip(blamed_ones, shares, strict=False)]
+    turns = [Turns(cause, c, s) for (cause, _), (c, s) in zip(others, shares[len(verdicts) :], strict=True)]
+    if (paused := pause_verdict(trace, _beside(trace, pauses(trace), counted), job)) is not None:
         verdicts.append(paused)
     verdicts.sort(key=lambda one: (-one.cost_ns, one.rank, one.cause))
-    return tuple(verdicts), tuple(sorted(turns, key=lambda one: -one.total_ns))
+    turns.sort(key=lambda one: -one.total_ns)
+    return tuple(v for v in verdicts if v.share >= MATERIAL), tuple(t for t in turns if t.share >= MATERIAL)
+
+
+def _once(claims: Sequence[Ints]) -> tuple[list[int], Ints]:
+    """Return how much of each set of time none before it holds, and the union of all."""
+    taken, found = np.empty((0, 2), dtype=np.int64), []
+    for time in claims:
+        found.append(length(difference(time, taken)))
+        taken = union(*np.concatenate((taken, time)).T)
+    return found, taken
+
+
+def _beside(trace: Trace, found: Pauses, counted: Ints) -> Pauses:
+    """Return pauses without the time of their steps that is counted for late ranks; any rank's steps tell."""
+    about = rank_steps(trace, trace.ranks[0]) if len(found.steps) else None
+    if about is None:
+        return found
+    rows = np.searchsorted(about.number, found.steps)
+    begin, end = about.begin[rows], about.end[rows]
+    free = end - begin - (length_before(counted, end) - length_before(counted, begin))
+    return replace(found, extra_ns=np.minimum(found.extra_ns, free))
 
 
 def _of_groups(
     trace: Trace, groups: Sequence[Group], alone: Mapping[str, Late], ranks: Sequence[int], job: Job
-) -> tuple[list[Verdict], dict[str, list[int]]]:
-    """Verdicts of ranks that are late together, and by cause the steps that they explain."""
-    found: list[Verdict] = []
+) -> tuple[list[tuple[Verdict, Ints]], dict[str, list[int]]]:
+    """Verdicts of ranks that are late together with the time that each is about, and by cause the steps explained."""
+    found: list[tuple[Verdict, Ints]] = []
     explained: dict[str, list[int]] = {}
     pair = Job(job.length_ns, job.step_ns, 2)
     for group in groups:
@@ -125,7 +162,7 @@ def _of_groups(
                 last = last[np.isin(last, np.flatnonzero(group.inside))]
                 worst = ranks[int(np.bincount(last).argmax())] if len(last) else members[0]
                 one = _verdict(trace, rows, (worst, cause, p_value), pattern, job, members)
-                found.append(replace(one, ranks=members, host=group.host))
+                found.append((replace(one, ranks=members, host=group.host), rows.time(pattern.rows)))
                 explained.setdefault(cause, []).extend(steps.tolist())
     return found, explained
 
@@ -149,13 +186,6 @@ def pause_verdict(trace: Trace, found: Pauses, job: Job) -> Verdict | None:
         worst_step=steps[int(found.extra_ns.argmax())],
         p_value=0.0,
     )
-
-
-def _turns(late: Late, cause: str, rest: Mask, job: Job) -> Iterator[Turns]:
-    sums = np.bincount(late.column[rest], weights=late.lateness[rest])
-    if len(sums) and sums.max() >= MATERIAL * job.length_ns:
-        total = int(sums.sum())
-        yield Turns(cause, total, total / job.length_ns)
 
 
 def _verdict(

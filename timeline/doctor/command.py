@@ -6,14 +6,12 @@ from pathlib import Path
 
 import click
 
-from ringtune import layout
 from ringtune.errors import RingtuneError
-from ringtune.timeline.commands import analysis, read_source, show, sources, without_startup
+from ringtune.timeline.commands import Found, analysis, named_run, read_counted, show, sources
 from ringtune.timeline.doctor.diagnosis import diagnose
 from ringtune.timeline.doctor.failure import failure
 from ringtune.timeline.doctor.page import WIDTH, doctor_view
 from ringtune.timeline.runs.run import Run
-from ringtune.timeline.spans import Trace
 
 
 @click.command("doctor")
@@ -29,18 +27,17 @@ def doctor_command(
     costs; what tuning or another network would give. Of a run that failed or hangs: which rank is at fault, its last
     lines, and of every rank its last collective and where in Python it stood. Takes what the other analyses take.
     """
-    run = Run(source[0]) if len(source) == 1 and source[0].is_dir() and layout.is_run(source[0]) else None
-    trace = _read(source, run, steps)
-    failed = failure(run, trace) if run is not None else None  # what is of no step tells how it ended, too
-    what = None if trace is None else without_startup(trace, steps, all_steps)
+    run = named_run(source)
+    what = _read(source, run, steps, all_steps)
+    failed = what.failure if what is not None else failure(run, None) if run is not None else None
     found = diagnose(what, run, failed, context.obj)
     show(found.to_json(), lambda: doctor_view(found), as_json, widest=WIDTH)
 
 
-def _read(source: tuple[Path, ...], run: Run | None, steps: str | None) -> Trace | None:
+def _read(source: tuple[Path, ...], run: Run | None, steps: str | None, all_steps: bool) -> Found | None:
     """Load the trace; None for a run that left none, of which step logs or its end tell something all the same."""
     try:
-        return read_source(source, steps)
+        return read_counted(source, steps, all_steps)
     except RingtuneError:
         if (
             run is None

@@ -17,13 +17,15 @@ import numpy as np
 import ringtune.errors
 from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import MOST_RANKS, Instant, SpanTable, Trace, empty_table
-from ringtune.timeline.units import ranks_text, tensor_text
+from ringtune.timeline.units import ranks_text, several, tensor_text
 from ringtune.timeline.vocabulary import ERROR, STALL, Stage
 
 LOG_LINES = 20
 """Last lines of what a rank printed that are looked at."""
 LOG_BYTES, STACK_BYTES = 16 * 2**10, 64 * 2**10
 """What is read of the end of a rank's log and of its stacks."""
+_MOST_LISTED, _LAST_LINES = 4, 8
+"""Ranks that are listed above an analysis, and lines of one at fault."""
 _INTERRUPTED = frozenset(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
 """Exit codes of a job that somebody ended."""
 _PRINTED = "what it printed (ringtune run --logs keeps it)"
@@ -92,6 +94,17 @@ class Failure:
     def words(self) -> str:
         """Return the headline and the action."""
         return " ".join(filter(None, (self.headline, f"{self.action}." if self.action else "")))
+
+    def lines(self) -> list[str]:
+        """Return what to read below: which rank ended first, the last lines of one at fault, where the ranks stood."""
+        found = [*self.hang, *([f"{self.first}: the first to end"] if self.first else [])]
+        if self.blamed and (last := self.ranks[0].lines):
+            found.append(f"rank {self.ranks[0].rank}, its last lines:")
+            found += [f"  {line}" for line in last[-_LAST_LINES:]]
+        found += [one.sentence() for one in self.ranks[:_MOST_LISTED]]
+        if len(self.ranks) > _MOST_LISTED:
+            found.append(f"and {several(len(self.ranks) - _MOST_LISTED, 'rank')} more: --json has all")
+        return found
 
 
 @dataclass(frozen=True)

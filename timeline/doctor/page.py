@@ -12,14 +12,12 @@ from ringtune.timeline.analysis.efficiency import Efficiency
 from ringtune.timeline.analysis.tables import cause_name
 from ringtune.timeline.analysis.verdicts import DATA_LOADING
 from ringtune.timeline.doctor.diagnosis import Diagnosis
-from ringtune.timeline.doctor.failure import Failure
 from ringtune.timeline.doctor.outlook import Outlook
 from ringtune.timeline.units import several, share_text, time_text
 
 WIDTH = 80
 _MOST_LISTED = 4
 """Sentences, phases and ranks of a kind; more do not fit a page."""
-_LAST_LINES = 8
 _LEAST_SHARE = 0.005
 """Causes of a smaller share of the path are left out."""
 
@@ -37,7 +35,7 @@ def doctor_view(found: Diagnosis) -> RenderableType:
 
 def _parts(found: Diagnosis) -> Iterator[tuple[str, list[str]]]:
     if found.failure is not None:
-        yield "Failure", _failure(found.failure)
+        yield "Failure", found.failure.lines()
     yield "Recording", _recording(found)
     if found.startup is not None:
         yield "Start-up", [found.startup.sentence()]
@@ -50,17 +48,6 @@ def _parts(found: Diagnosis) -> Iterator[tuple[str, list[str]]]:
     yield "Settings", _settings(found)
     if found.summary is not None:
         yield "What if", _what_if(found)
-
-
-def _failure(failed: Failure) -> list[str]:
-    lines = [*failed.hang, *([f"{failed.first}: the first to end"] if failed.first else [])]
-    if failed.blamed and (last := failed.ranks[0].lines):
-        lines.append(f"rank {failed.ranks[0].rank}, its last lines:")
-        lines += [f"  {line}" for line in last[-_LAST_LINES:]]
-    lines += [one.sentence() for one in failed.ranks[:_MOST_LISTED]]
-    if len(failed.ranks) > _MOST_LISTED:
-        lines.append(f"and {several(len(failed.ranks) - _MOST_LISTED, 'rank')} more: --json has all")
-    return lines
 
 
 def _recording(found: Diagnosis) -> list[str]:
