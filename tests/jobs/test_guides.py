@@ -1,8 +1,9 @@
 """The guides tell the truth: every command block of theirs runs, in a scratch folder, with the scripts they show.
 
-Blocks of one page run in order. A page starts with the files of the quick start and its own. Marks behind the fence:
-``no-run`` (needs several hosts, SLURM or minutes; the house's tests still parse its command lines), ``mpi`` (needs
-``mpirun``), ``until-ctrl-c`` (a server: it must print an address and end at Ctrl-C), ``fails`` (shows an error).
+Most pages run in `make test-long`. Blocks of one page run in order. A page starts with the files of the quick start
+and its own. Marks behind the fence: ``no-run`` (needs several hosts, SLURM or minutes; the house's tests still parse
+its command lines), ``mpi`` (needs ``mpirun``), ``until-ctrl-c`` (a server: it must print an address and end at
+Ctrl-C), ``fails`` (shows an error).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ needs("torch")
 
 HANG_S = 150.0  # of one block; a bound on hangs, not a measure
 MARKS = {"no-run", "mpi", "until-ctrl-c", "fails"}
+OFTEN = ("quickstart", "ddp", "tuning")
+"""Guides that run in each CI; the options of all others' commands are checked there (tests/house)."""
 
 
 def write_files(page: pages.Page, folder: Path) -> None:
@@ -68,8 +71,9 @@ def run_block(block: pages.Block, folder: Path) -> tuple[int, str]:
     return process.returncode, said + rest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", pages.GUIDES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in OFTEN else pytest.mark.long) for name in pages.GUIDES]
+)
 def test_commands_of_a_guide_run(name: str, tmp_path: Path, require_tool: Callable[[str], str]) -> None:
     page = pages.read(pages.GUIDE / f"{name}.md")
     for one in (pages.read(pages.GUIDE / "quickstart.md"), page):

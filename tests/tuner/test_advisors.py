@@ -48,6 +48,10 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         one.close()
 
 
+# What is suggested does not depend on the process in which it is computed.
+of_the_search = pytest.mark.parametrize("make", ["study"], indirect=True)
+
+
 def test_what_the_search_does_without_is_said(make: Make, tmp_path: Path) -> None:
     """A storage that cannot be opened but need not be, and a timeline from which no model is learned."""
     trace = tmp_path / "rank-00000.json"
@@ -95,6 +99,7 @@ def bowl(knobs: Knobs) -> float:
     return 0.8 + 0.5 * Space().distance(knobs, Knobs(2 << 20, 300_000)) ** 2
 
 
+@of_the_search
 def test_it_finds_the_bottom_of_a_bowl(make: Make, tmp_path: Path) -> None:
     advisor = make(StudyOptions(str(tmp_path / "s.db"), seed=1))
     assert advisor.open(WORK) == JOB.fingerprint(WORK)
@@ -102,6 +107,7 @@ def test_it_finds_the_bottom_of_a_bowl(make: Make, tmp_path: Path) -> None:
     assert min(score for _, score in search(advisor, bowl, 8)) < 0.82
 
 
+@of_the_search
 def test_the_same_seed_suggests_the_same(make: Make, tmp_path: Path) -> None:
     runs = []
     for name in ("a", "b"):
@@ -138,6 +144,7 @@ def test_an_interrupted_session_leaves_its_best_trial(make: Make, tmp_path: Path
     assert wait(second.stored) == Stored(best, 2)
 
 
+@of_the_search
 def test_a_kept_default_is_nothing_to_start_from(make: Make, tmp_path: Path) -> None:
     storage = str(tmp_path / "s.db")
     first = make(StudyOptions(storage))
@@ -150,6 +157,7 @@ def test_a_kept_default_is_nothing_to_start_from(make: Make, tmp_path: Path) -> 
     assert wait(second.stored) == Stored(None, 1)
 
 
+@of_the_search
 def test_another_job_starts_from_nothing(make: Make, tmp_path: Path) -> None:
     storage = str(tmp_path / "s.db")
     first = make(StudyOptions(storage))
@@ -169,6 +177,7 @@ def confirmed(make: Make, storage: str, job: JobDescription, knobs: Knobs) -> No
     advisor.close()
 
 
+@of_the_search
 def test_a_job_of_another_size_starts_from_the_nearest(make: Make, tmp_path: Path) -> None:
     """Only the fusion buffer is searched in these jobs, so the cycle time stays the default's."""
     storage = str(tmp_path / "s.db")
@@ -183,6 +192,7 @@ def test_a_job_of_another_size_starts_from_the_nearest(make: Make, tmp_path: Pat
     assert wait(other.stored) == Stored(None, 0), "other gradients"
 
 
+@of_the_search
 def test_a_job_like_it_that_kept_the_default_says_nothing(make: Make, tmp_path: Path) -> None:
     storage = str(tmp_path / "s.db")
     confirmed(make, storage, replace(JOB, world=4), DEFAULTS)
@@ -191,6 +201,7 @@ def test_a_job_like_it_that_kept_the_default_says_nothing(make: Make, tmp_path: 
     assert wait(now.stored) == Stored(None, 0)
 
 
+@of_the_search
 def test_only_the_searched_knobs_are_suggested(make: Make, tmp_path: Path) -> None:
     space = Space.around(Knobs(fusion_bytes=0), ["fusion_bytes"])
     advisor = make(StudyOptions(str(tmp_path / "s.db")), space)

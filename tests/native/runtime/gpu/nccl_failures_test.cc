@@ -34,18 +34,27 @@ std::string refusal(NcclJob& job, int rank) {
   return message_of<E>([&] { go_on(job, rank); });
 }
 
+/// Has every rank sum a tensor, and returns those when all are under way: nobody has waited for its stream.
+std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> under_way(NcclJob& job) {
+  std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> tensors;
+  for (int rank = 0; rank < 2; ++rank) {
+    tensors.push_back(std::make_unique<DeviceArray<std::int32_t>>(job.device(rank), Ints(8, 1)));
+  }
+  job.on_every_rank([&](int rank) {
+    const DeviceArray<std::int32_t>& tensor = *tensors[static_cast<std::size_t>(rank)];
+    job.run(rank, job.of(rank, "t", tensor, tensor));
+  });
+  return tensors;
+}
+
 TEST(NcclFailures, AnErrorInAStreamEndsTheJobOnAllRanksAndSaysWhere) {
   NcclJob job(2);
   warm_up(job);
+  const auto tensors = under_way(job);
+  FakeNccl::break_rank(0, 3);
   job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
-    job.run(rank, job.of(rank, "t", tensor, tensor));  // under way: nobody has waited for its stream
-    if (rank == 0) FakeNccl::break_rank(0, 3);
-    if (rank == 0) {
-      EXPECT_NE(refusal<DeviceError>(job, rank).find("an operation of NCCL failed: internal error"), std::string::npos);
-    } else {
-      EXPECT_NE(refusal<PeerLost>(job, rank).find("an operation of NCCL failed: internal error"), std::string::npos);
-    }
+    const std::string message = rank == 0 ? refusal<DeviceError>(job, rank) : refusal<PeerLost>(job, rank);
+    EXPECT_NE(message.find("an operation of NCCL failed: internal error"), std::string::npos) << message;
   });
   job.end();
   EXPECT_EQ(FakeNccl::aborted(), 2);
@@ -55,14 +64,7 @@ TEST(NcclFailures, APeerThatIsLostFreesWhatWaitsForItInStreams) {
   NcclJob job(2);
   warm_up(job);
   FakeNccl::hang();
-  std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> tensors;
-  for (int rank = 0; rank < 2; ++rank) {
-    tensors.push_back(std::make_unique<DeviceArray<std::int32_t>>(job.device(rank), Ints(8, 1)));
-  }
-  job.on_every_rank([&](int rank) {
-    const DeviceArray<std::int32_t>& tensor = *tensors[static_cast<std::size_t>(rank)];
-    job.run(rank, job.of(rank, "t", tensor, tensor));
-  });
+  const auto tensors = under_way(job);
   FakeNccl::break_rank(1, 3);  // it ends by an error of its own, when both streams wait
   job.on_every_rank([&](int rank) {
     (void)tensors[static_cast<std::size_t>(rank)]->values(job.stream(rank));  // returns on both
