@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 PREFIX = "RINGTUNE_"
 TWIN_PREFIX = "HOROVOD_"
-_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]*@")
+# A password ends at the last @: SQLAlchemy and libpq take one that holds a / too, and hiding too much does no harm.
+_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):\S*@|([?&]\w*password)=[^&\s]*")
 
 
 @dataclass(frozen=True)
@@ -54,4 +55,8 @@ def current_name(name: str) -> str:
 
 def without_password(value: object) -> object:
     """Return a text without the password of a URL in it (``postgresql://ann:...@db``); other values as they are."""
-    return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value
+    return _PASSWORD.sub(_hidden, value) if isinstance(value, str) else value
+
+
+def _hidden(found: re.Match[str]) -> str:
+    return f"{found[1]}:***@" if found[2] is None else f"{found[2]}=***"

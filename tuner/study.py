@@ -31,6 +31,7 @@ from ringtune.tuner.fingerprint import JobDescription, current, distance
 from ringtune.tuner.prior import Prior, first_points, learned
 from ringtune.tuner.records import ResultRecord, knobs_fields
 from ringtune.tuner.space import Space
+from ringtune.variable import without_password
 
 if TYPE_CHECKING:
     import optuna
@@ -303,13 +304,13 @@ def _attributes(outcome: Outcome) -> dict[str, Any]:
 
 
 def explain(error: Exception) -> str:
-    """Return one line that describes the failure."""
+    """Return one line that describes the failure, without the password of a storage's URL."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed; pip install 'ringtune[tuner]' brings it"
     if isinstance(error, ImportError) and "DB access module" in str(error):
         return "the Python driver of that database is not installed; for PostgreSQL: pip install 'psycopg[binary]'"
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {without_password(lines[0])}" if lines else type(error).__name__
 
 
 def open_storage(place: str) -> Any:

@@ -9,7 +9,7 @@ nothing that a stranger sends is believed, or even unpickled. Where it comes fro
 * Else it is derived from a key of the user, which is made at first use and which only the user can read: on one host
   it lies in the user's folder of the temporary directory, for several hosts in the home folder, which they share on
   most clusters. Ranks whose keys differ refuse each other and say what to set.
-* Under torchrun on several hosts it travels through torch's own store, and under MPI through mpi4py.
+* Under torchrun on several hosts it travels through torch's own store, which is said, and under MPI through mpi4py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import hmac
 import os
 import secrets
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ from ringtune.errors import ConfigError
 
 _KEY = "key"
 _HOME = ".ringtune"
+_OF_THIS_HOST = "derived"
+_IN_TORCHS_STORE = (
+    "ringtune warning: [rank 0] the job's secret travels through torch's store, where everybody can read it who "
+    "reaches MASTER_PORT; where others can, set RINGTUNE_SECRET_FILE or RINGTUNE_SECRET on all ranks"
+)
 
 
 def given(config: Config) -> str | None:
@@ -69,11 +75,11 @@ def derived(job: str, *, one_host: bool) -> str:
     return hmac.new(key, f"ringtune job {job}".encode(), hashlib.sha256).hexdigest()
 
 
-def through_torch(store: Any, key: str, config: Config, rank: int, *, one_host: bool) -> str:
+def through_torch(store: Any, key: str, config: Config, rank: int, *, one_host: bool, on_loopback: bool = False) -> str:
     """Return the secret of a job whose ranks meet in torch's store.
 
-    On several hosts rank 0 leaves it there: whoever can reach torch's store can read it then, and could as well become
-    a rank of torch.distributed. Where that is too little, set ``RINGTUNE_SECRET``.
+    On several hosts rank 0 leaves it there and says so: whoever can reach torch's store can read it then, and could as
+    well become a rank of torch.distributed. Where that is too little, set ``RINGTUNE_SECRET``.
 
     Args:
         store: torch's store.
@@ -81,16 +87,18 @@ def through_torch(store: Any, key: str, config: Config, rank: int, *, one_host: 
         config: Settings of this process.
         rank: This process's rank.
         one_host: Whether all ranks are known to be on this host.
+        on_loopback: Whether rank 0 knows that they must be, since only this host reaches its store. Others of the job
+            may not know, so it leaves word of it, and no secret.
     """
     found = given(config)
     if found is not None:
         return found
-    if one_host:
-        return derived(config.job or "torch", one_host=True)
-    if rank == 0:
-        store.set(key, secrets.token_hex(32))
-    made: str = store.get(key).decode()
-    return made
+    if not one_host and rank == 0:
+        store.set(key, _OF_THIS_HOST if on_loopback else secrets.token_hex(32))
+        if not on_loopback:
+            print(_IN_TORCHS_STORE, file=sys.stderr, flush=True)
+    made = _OF_THIS_HOST if one_host else str(store.get(key).decode())
+    return derived(config.job or "torch", one_host=True) if made == _OF_THIS_HOST else made
 
 
 def _on_one_host(placement: Placement) -> bool:

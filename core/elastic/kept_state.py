@@ -12,8 +12,10 @@ import os
 import pickle
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ringtune import session
 from ringtune.errors import InvalidArgument
@@ -106,20 +108,29 @@ def _writes() -> bool:
 def _number_of(file: Path) -> int:
     """Return the commit that a file holds; 0 where there is none."""
     try:
-        with file.open("rb") as opened:
-            head = opened.read(_HEADER.size)
-            about = os.fstat(opened.fileno())
+        with _open(file) as (number, _):
+            return number
     except FileNotFoundError:
         return 0
     except OSError as error:
         raise InvalidArgument(f"{file}: cannot be read: {error.strerror}") from None
-    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise InvalidArgument(f"{file} may have been written by another user: it is not read; name another folder")
-    magic, number = _HEADER.unpack(head) if len(head) == _HEADER.size else (b"", 0)
-    if magic != _MAGIC:
-        raise InvalidArgument(f"{file} is no state that ringtune kept: remove it, or name another folder")
-    return int(number)
 
 
 def _read(file: Path) -> Any:
-    return pickle.loads(file.read_bytes()[_HEADER.size :])
+    """Return the state in a file. Who may replace the file in its folder could have done so since it was looked at."""
+    with _open(file) as (_, rest):
+        return pickle.load(rest)
+
+
+@contextmanager
+def _open(file: Path) -> Iterator[tuple[int, BinaryIO]]:
+    """Give the commit that a file of this user holds, and the file where the pickled state begins."""
+    with file.open("rb") as opened:
+        about = os.fstat(opened.fileno())
+        if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+            raise InvalidArgument(f"{file} may have been written by another user: it is not read; name another folder")
+        head = opened.read(_HEADER.size)
+        magic, number = _HEADER.unpack(head) if len(head) == _HEADER.size else (b"", 0)
+        if magic != _MAGIC:
+            raise InvalidArgument(f"{file} is no state that ringtune kept: remove it, or name another folder")
+        yield int(number), opened

@@ -27,6 +27,7 @@ from ringtune.launch.restarts import Start, Starts
 from ringtune.launch.routes import Routes
 from ringtune.launch.streams import Streams
 from ringtune.launch.supervisor import Outcome, Supervisor
+from ringtune.variable import without_password
 
 
 def launch(options: LaunchOptions) -> int:
@@ -315,7 +316,8 @@ def _say_plan(slots: Sequence[Slot], local: frozenset[str], options: LaunchOptio
     for host in dict.fromkeys(slot.host for slot in slots):
         ranks = [slot.rank for slot in slots if slot.host == host]
         way = "" if host in local else f" by {remote.starter_of(options)}"
-        streams.say(f"ranks {ranks[0]}-{ranks[-1]} on {host}{way}: {shlex.join(options.command)}")
+        command = without_password(shlex.join(options.command))
+        streams.say(f"ranks {ranks[0]}-{ranks[-1]} on {host}{way}: {command}")
     if not given:
         streams.say(f"OMP_NUM_THREADS is not set: each rank gets its share of its host's cores (here {threads})")
     if options.run_dir is not None:

@@ -13,6 +13,7 @@ from ringtune.errors import RingtuneError
 from ringtune.launch.options import LaunchOptions
 from ringtune.launch.output import Console, Lines, TextLines
 from ringtune.output_file import open_private
+from ringtune.variable import without_password
 
 _NAMES = ("stdout", "stderr")
 _TAIL_BYTES, _TAIL_LINES = 4096, 20
@@ -72,9 +73,9 @@ class Streams:
             self._tails[rank] = (self._tails.get(rank, b"") + data)[-_TAIL_BYTES:]
 
     def last_lines(self, rank: int) -> list[str]:
-        """Return the last lines of a rank's standard error."""
+        """Return the last lines of a rank's standard error, without passwords: pages and run folders show them."""
         lines = self._tails.get(rank, b"").decode("utf-8", "replace").splitlines()
-        return [line for line in lines if line.strip()][-_TAIL_LINES:]
+        return [str(without_password(line)) for line in lines if line.strip()][-_TAIL_LINES:]
 
     def forget_last_lines(self) -> None:
         """Begin anew with `last_lines`, for a job that is started again."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from ringtune import session
 from ringtune.bootstrap.placement import Placement
 from ringtune.bootstrap.rendezvous import Rendezvous
+from ringtune.common import job
 from ringtune.common.communicators import another_mpi
 from ringtune.config import Config
 from ringtune.errors import ConfigError, NotSupported
@@ -76,6 +81,44 @@ def test_other_communicators_are_refused(front_end: Any, comm: Any, message: str
     with pytest.raises(NotSupported, match=message):
         front_end.init(comm=comm)
     assert not is_initialized()
+
+
+FRAMEWORKS = {
+    "tensorflow.basics": ("tensorflow",),
+    "keras.lifecycle": (),
+    "jax.lifecycle": ("jax", "jax.errors"),
+    "mxnet.basics": ("mxnet", "mxnet.base"),
+}
+"""Where the front ends that need a framework begin, and what they import of it."""
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_front_ends_of_all_frameworks_hand_the_communicator_to_the_same_code(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shown without the frameworks; the tests above show what that code does with it."""
+    package = ModuleType(f"ringtune.{name.partition('.')[0]}")
+    package.__path__ = [str(Path(job.__file__).parents[1] / name.partition(".")[0])]  # its own __init__ imports all
+    before = set(sys.modules)
+    with monkeypatch.context() as patch:
+        for module in FRAMEWORKS[name]:
+            patch.setitem(sys.modules, module, MagicMock())
+        patch.setitem(sys.modules, package.__name__, package)
+        try:
+            front_end = importlib.import_module(f"ringtune.{name}")
+            join, comm = MagicMock(), object()
+            patch.setattr(job, "join_job", join)
+            patch.setattr(session, "require", MagicMock())
+            if hasattr(front_end, "engine"):
+                patch.setattr(front_end, "engine", MagicMock())
+            front_end.init(comm, "dynamic")
+            front_end.init(comm=comm)
+            assert [call.args[:2] for call in join.call_args_list] == [(comm, "dynamic"), (comm, None)]
+        finally:
+            atexit.unregister(getattr(sys.modules.get(f"ringtune.{name}"), "_settle_at_exit", None))
+            for module in set(sys.modules) - before:
+                if module.startswith(f"{package.__name__}."):
+                    del sys.modules[module]
 
 
 def test_a_world_of_one_is_right_in_a_job_of_one() -> None:

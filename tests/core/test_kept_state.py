@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ringtune import session
 from ringtune.common.elastic import ObjectState, State
+from ringtune.elastic import kept_state
 from ringtune.errors import InvalidArgument, NotSupported
 
 
@@ -32,6 +36,38 @@ def test_a_state_takes_what_an_equal_one_has_saved() -> None:
 def test_the_state_of_another_training_is_refused(saved: Any) -> None:
     with pytest.raises(InvalidArgument, match="this training has epoch, seen: empty the folder"):
         object_state(epoch=0, seen=[]).take_saved(saved)
+
+
+class Opened:
+    """Tells when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unpickled.append, (True,)
+
+
+unpickled: list[bool] = []
+
+
+def test_a_file_that_another_user_puts_in_place_once_it_was_looked_at_is_not_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "state"
+
+    def write(mode: int) -> None:
+        file.write_bytes(kept_state._HEADER.pack(kept_state._MAGIC, 3) + pickle.dumps(Opened()))
+        file.chmod(mode)
+
+    def gather(value: Any, name: str) -> list[Any]:  # all ranks have looked at their files
+        write(0o666)
+        return [value]
+
+    monkeypatch.setattr(kept_state, "_folder", lambda: tmp_path)
+    monkeypatch.setattr("ringtune.numpy.objects.allgather_object", gather)
+    monkeypatch.setattr(session, "require", lambda: SimpleNamespace(rank=0, local_rank=0))
+    write(0o600)
+    with pytest.raises(InvalidArgument, match="may have been written by another user"):
+        kept_state.KeptState(object_state(epoch=0)).sync()
+    assert not unpickled
 
 
 def test_a_class_without_anything_to_keep_says_so() -> None:

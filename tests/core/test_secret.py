@@ -13,7 +13,7 @@ import pytest
 
 from ringtune import runfolder
 from ringtune.bootstrap import placement, secret
-from ringtune.config import Config
+from ringtune.config import FEWEST_SECRET_CHARACTERS, Config
 from ringtune.errors import ConfigError, RingtuneError
 from ringtune.runfolder import RunRecord
 from ringtune.variable import without_password
@@ -145,6 +145,37 @@ def test_through_torch() -> None:
     assert not silent, "on one host nothing is left where others can read it"
 
 
+def test_a_secret_in_torchs_store_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store()
+    for rank in (0, 1):
+        secret.through_torch(store, "key", Config(), rank, one_host=False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "travels through torch's store" in line and "set RINGTUNE_SECRET_FILE or RINGTUNE_SECRET" in line
+    secret.through_torch(Store(), "key", Config(secret=GIVEN), 0, one_host=False)
+    secret.through_torch(Store(), "key", Config(), 0, one_host=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_lies_in_torchs_store_of_a_local_job_gives_nobody_its_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ranks of ``torch.multiprocessing.spawn``: torch's store listens on all interfaces, whatever MASTER_ADDR is."""
+    store = Store()
+    ranks = [secret.through_torch(store, "key", Config(), 0, one_host=False, on_loopback=True)]
+    ranks.append(secret.through_torch(store, "key", Config(), 1, one_host=False, on_loopback=False))
+    assert ranks == [secret.derived("torch", one_host=True)] * 2
+    assert not [value for value in store.values() if len(value) >= FEWEST_SECRET_CHARACTERS]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_derived_secret_follows_from_nothing_that_others_can_read(tmp_path: Path) -> None:
+    """The same job of another user, and of this one once more with another key, has another secret."""
+    seen = []
+    for _ in range(2):
+        seen += [secret.derived("job", one_host=True), secret.derived("job", one_host=False)]
+        (tmp_path / "tmp" / f"ringtune-{os.getuid()}" / "key").unlink()
+        (Path.home() / ".ringtune" / "key").unlink()
+    assert len({*seen}) == 4
+
+
 def test_no_secret_stands_in_a_run_folder(tmp_path: Path) -> None:
     environ = {
         "RINGTUNE_SECRET": GIVEN,
@@ -171,7 +202,10 @@ def test_no_secret_stands_in_a_run_folder(tmp_path: Path) -> None:
         ("postgresql://ann:secret@db/study", "postgresql://ann:***@db/study"),
         ("redis://:secret@db", "redis://:***@db"),
         ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a:b@c.db"),
-        ("https://host:8080/a@b", "https://host:8080/a@b"),
+        ("https://host:8080/a", "https://host:8080/a"),
+        ("https://host:8080/a@b", "https://host:***@b"),
+        ("postgresql://ann:a/b@c:d@db/study", "postgresql://ann:***@db/study"),
+        ("x://db/y?password=a/b&sslpassword=c&user=d", "x://db/y?password=***&sslpassword=***&user=d"),
         ("x --study=mysql://a:b@c/d y", "x --study=mysql://a:***@c/d y"),
         (3, 3),
     ],

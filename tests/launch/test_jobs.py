@@ -293,3 +293,18 @@ def test_library_sees_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert launch(options) == 4
     assert [line for _, stream, line in seen if stream == "stdout"] == ["a", "b"]
     assert (0, "stderr", "c") in seen
+
+
+def test_a_password_in_the_command_or_in_an_error_is_in_no_run_folder_and_said_by_no_launcher(jobs: Jobs) -> None:
+    url = "postgresql://ann:sword/fish@db:port/study"
+    script = jobs.script("print('cannot open', sys.argv[1], file=sys.stderr); sys.exit(3)")
+    run = jobs.folder / "run"
+    result = jobs.run("-np", "1", "--run-dir", run, "--verbose", "--no-prefix", sys.executable, script, url)
+    said = [line for line in result.stderr.splitlines() if line != f"cannot open {url}"]
+    assert len(result.stderr.splitlines()) == len(said) + 1, "what the script prints is its own"
+    assert any("postgresql://ann:***@db" in line for line in said), result.stderr
+    assert not any("fish" in line for line in said), result.stderr
+    document = json.loads((run / "run.json").read_text())
+    assert document["failure"]["last_lines"] == ["cannot open postgresql://ann:***@db:port/study"]
+    assert document["command"][-1] == "postgresql://ann:***@db:port/study"
+    assert not [file for file in run.rglob("*") if file.is_file() and b"fish" in file.read_bytes()]

@@ -114,6 +114,14 @@ STEPS = {
     "repeated steps": repeat,
     "checkpoint": checkpoint,
 }
+OPERATIONS = {
+    "negotiation": "allreduce.new.",
+    "ring": "allreduce.large",
+    "idle": "allreduce.seldom.",
+    "repeated steps": "allreduce.gradient.",
+    "checkpoint": "barrier",
+}
+"""What the survivors are in, by phase."""
 
 
 def work(phase: str, begin: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.launch.trial_worker import PHASES
+from tests.launch.trial_worker import OPERATIONS, PHASES
 from tests.namespaces import machines
 
 WORKER = Path(__file__).with_name("trial_worker.py")
@@ -210,6 +210,11 @@ def _judge(found: Found, said: str) -> None:
             continue
         if not re.search(rf"\branks? [\d, ]*\b{trial.victim}\b", text):
             wrong.append(f"rank {rank} was not told of rank {trial.victim}: {kind}: {text}")
+        if trial.phase in OPERATIONS:
+            host = f"host{trial.victim}" if trial.fault in NETWORK else "localhost"
+            for what in (f"rank {trial.victim} on host {host}", OPERATIONS[trial.phase]):
+                if what not in text:
+                    wrong.append(f"rank {rank} was not told of {what!r}: {kind}: {text}")
         if after_s > bound_s:
             wrong.append(f"rank {rank} was told after {after_s:.1f} s: {kind}: {text}")
     if launched and found.code == 0 and trial.phase != "shutdown":

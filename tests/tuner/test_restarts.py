@@ -26,6 +26,8 @@ from ringtune.tuner.restarts.choices import (
 )
 from ringtune.tuner.restarts.memory import StudyMemory
 from ringtune.tuner.restarts.session import Known, Leave, RestartOptions, RestartSession, Run
+from ringtune.tuner.space import Space
+from ringtune.tuner.study import StudyAdvisor, StudyOptions, explain
 
 SOCKETS, OVERLAP = Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2")), Choice("RINGTUNE_OVERLAP", ("never",))
 FOUR: Setting = (("RINGTUNE_SOCKETS_PER_PEER", "4"),)
@@ -297,6 +299,28 @@ def test_a_memory_that_cannot_be_opened_is_said_and_survived(tmp_path: Path) -> 
     memory.tell(FOUR, 0.8)
     memory.conclude(FOUR)
     assert len(said) == 1 and said[0].startswith("the memory cannot be used")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "postgresql+psycopg://ann:sword/fish@127.0.0.1:1/study",
+        "postgresql+psycopg://ann@127.0.0.1:1/study?password=swordfish",
+        "postgresql://ann:swordfish@db:port/study",
+        "nonsense://ann:swordfish@db/study",
+        "not a scheme://ann:swordfish@db/study",
+    ],
+)
+def test_an_error_of_a_storage_shows_no_password(place: str) -> None:
+    """Whatever of server, driver and URL is not there."""
+    said: list[str] = []
+    StudyMemory(JobDescription(), [SOCKETS], [place], said.append).open(WORKLOAD)
+    assert len(said) == 1 and "fish" not in said[0], said
+    advisor = StudyAdvisor(Space(), JobDescription(), StudyOptions(place))
+    advisor.open(WORKLOAD)
+    assert advisor.state == "failed" and advisor.failure and "fish" not in advisor.failure
+    text = f"Could not parse SQLAlchemy URL from string '{place}'"
+    assert "fish" not in explain(ValueError(text)) and "ann" in explain(ValueError(text))
 
 
 LARGE = [Choice(name, ("x", "y", "z")) for name in "ABCDEFGHIJ"]

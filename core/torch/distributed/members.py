@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ringtune import native
 from ringtune import session as sessions
 from ringtune.bootstrap import secret
+from ringtune.bootstrap.interfaces import is_loopback
 from ringtune.bootstrap.opening import runtime_options
 from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
@@ -91,10 +92,11 @@ def meet_through(store: Any, base: Config, rank: int, size: int) -> tuple[Config
     """
     rendezvous = Rendezvous()
     one_host = os.environ.get("LOCAL_WORLD_SIZE") == str(size)
-    rendezvous.secret = secret.through_torch(store, _SECRET_KEY, base, rank, one_host=one_host)
+    reach = os.environ.get("MASTER_ADDR", "localhost")
+    local = is_loopback(reach)
+    rendezvous.secret = secret.through_torch(store, _SECRET_KEY, base, rank, one_host=one_host, on_loopback=local)
     if rank == 0:
-        reach = os.environ.get("MASTER_ADDR", "localhost")
-        host, port = rendezvous.serve(base, reach, several_hosts=not reach.startswith(("127.", "localhost")))
+        host, port = rendezvous.serve(base, reach, several_hosts=not local)
         store.set(_KEY, f"{host} {port}")
     host, port_text = store.get(_KEY).decode().split()
     job = f"{base.job or 'torch'}.torch"
