@@ -23,7 +23,7 @@ from ringtune.tuner.fingerprint import JobDescription
 from ringtune.tuner.records import ResultRecord, Source, TrialRecord
 from ringtune.tuner.scoring import NO_GAIN, Interval
 from ringtune.tuner.space import Space
-from ringtune.tuner.study import StudyAdvisor, StudyOptions, default_storage
+from ringtune.tuner.study import StudyAdvisor, StudyOptions
 from ringtune.tuner.wire import Setup
 
 JOB = JobDescription(world=2, hosts=1, cpu="test", versions=(("python", "3"),), searched=("fusion_bytes",))
@@ -387,19 +387,3 @@ def _alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def test_the_memory_of_all_jobs_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert default_storage() == "/cache/ringtune/studies.db"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert default_storage() == "/home/me/.cache/ringtune/studies.db"
-
-
-def test_the_fingerprint_knows_the_job() -> None:
-    same = JobDescription(world=2, hosts=1, cpu="test", versions=(("python", "3"),), searched=("fusion_bytes",))
-    assert same.fingerprint(WORK) == JOB.fingerprint(WORK)
-    for other in (JobDescription(world=3), JobDescription(world=2, hosts=2), JobDescription(world=2, cpu="other")):
-        assert other.fingerprint(WORK) != JOB.fingerprint(WORK)
-    assert JOB.fingerprint(Workload(10, 1001)) != JOB.fingerprint(WORK)
