@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -175,25 +177,42 @@ def die_on(rank: int, folder: str, executor: bool = False) -> None:
     hvd.init()
     hvd.allreduce(torch.ones(3), name="once")
     if hvd.rank() == rank:
-        victim = _parent_of(os.getppid()) if executor else os.getpid()
-        (Path(folder) / "killed").write_text(repr(time.time()), encoding="utf-8")
-        os.kill(victim, signal.SIGKILL)
-        time.sleep(60)
-    try:
+        die(folder, _parent_of(os.getppid()) if executor else os.getpid())
+    with noticing(folder, hvd.rank()):
         hvd.allreduce(torch.ones(3), name="never")
-    except hvd.HorovodInternalError as error:
+
+
+def die(folder: str | Path, victim: int | None = None) -> None:
+    """Kill this rank's process, or what it belongs to; leave when in the folder, unless that was done before."""
+    try:
+        with open(Path(folder) / "killed", "x", encoding="utf-8") as file:
+            file.write(repr(time.time()))
+    except FileExistsError:
+        return
+    os.kill(os.getpid() if victim is None else victim, signal.SIGKILL)
+    time.sleep(60)
+
+
+def started(folder: str | Path, step: int) -> None:
+    """Leave the step at which rank 0 begins, and the number of ranks, after those of earlier starts."""
+    if os.environ["RINGTUNE_RANK"] == "0":
+        with open(Path(folder) / "starts", "a", encoding="utf-8") as file:
+            file.write(f"{step} {os.environ['RINGTUNE_SIZE']}\n")
+
+
+@contextmanager
+def noticing(folder: str | Path, rank: int) -> Iterator[None]:
+    """Leave in the folder the error that a rank gets, and when."""
+    try:
+        yield
+    except Exception as error:
         (Path(folder) / "noticed").write_text(repr(time.time()), encoding="utf-8")
-        (Path(folder) / f"error-{hvd.rank()}").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+        (Path(folder) / f"error-{rank}").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
         raise
 
 
 def _parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def noticed_after(folder: Path) -> float:
-    """Return the seconds between the death of a rank in `die_on` and the error of another."""
-    return float((folder / "noticed").read_text()) - float((folder / "killed").read_text())
 
 
 def place(_: Any = None) -> dict[str, str | None]:

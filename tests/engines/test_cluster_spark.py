@@ -123,13 +123,13 @@ def test_the_rank_that_fails_is_named(context: Any) -> None:
 
 
 def test_a_killed_rank_ends_the_job_and_is_named_on_the_others(
-    context: Any, tmp_path: Path, text_of: Callable[[Path], str]
+    context: Any, tmp_path: Path, text_of: Callable[[Path], str], noticed: Callable[[Path], None]
 ) -> None:
     with pytest.raises(RankFailed, match="a process of the job ended without a result") as caught:
         spark.run(cases.die_on, args=(1, str(tmp_path)), num_proc=2)
     assert "\n" not in str(caught.value)
     assert "PeerLost" in text_of(tmp_path / "error-0")
-    assert cases.noticed_after(tmp_path) < cases.NOTICED_WITHIN_S
+    noticed(tmp_path)
     assert len(spark.run(cases.place, num_proc=2)) == 2
 
 
