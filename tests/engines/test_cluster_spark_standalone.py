@@ -43,6 +43,14 @@ def test_training_reaches_the_loss_of_one_process(context: Any, alone: float) ->
     assert found[0]["loss"] == found[1]["loss"] == pytest.approx(alone, rel=1e-9)
 
 
+def test_the_timeline_of_both_executors_is_merged(context: Any, tmp_path: Path) -> None:
+    trace, run = tmp_path / "trace.json", tmp_path / "run"
+    env = {"RINGTUNE_TIMELINE": str(trace), "RINGTUNE_RUN_DIR": str(run)}
+    spark.run(cases.train, num_proc=2, env=env, start_timeout=START_S)
+    cases.merged(trace)
+    cases.seen_in_the_dashboard(run)
+
+
 def test_a_killed_executor_is_named_on_the_others_and_comes_back(
     context: Any,
     tmp_path: Path,
@@ -69,4 +77,4 @@ def test_spark_starts_again_from_the_last_commit(context: Any, tmp_path: Path, a
     # The rank lives a moment longer than its executor, in which the other one may end its step and commit it.
     first, second = (tmp_path / "starts").read_text().splitlines()
     assert first == "0 2" and second in ("7 2", "8 2")
-    assert "PeerLost" in (tmp_path / "error").read_text()
+    assert "PeerLost" in (tmp_path / "error-0").read_text()
