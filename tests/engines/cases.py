@@ -99,11 +99,14 @@ def train_elastically(folder: str, dies_at: int, total: int = STEPS, executor: b
                 file.write(f"{state.step} {hvd.size()}\n")
         own = slice(hvd.rank(), None, hvd.size())
         while state.step < total:
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(net(images[own]), targets[own]).backward()
-            if hvd.rank() == 1 and state.step == dies_at:
-                die(folder, _parent_of(os.getppid()) if executor else os.getpid())
             with noticing(folder, hvd.rank()):
+                if state.step == dies_at:
+                    # All have committed the step before, and none can end this one.
+                    hvd.allreduce(torch.ones(1), name="committed")
+                    if hvd.rank() == 1:
+                        die(folder, _parent_of(os.getppid()) if executor else os.getpid())
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(net(images[own]), targets[own]).backward()
                 optimizer.step()
             state.step += 1
             state.commit()
@@ -177,10 +180,10 @@ def die_on(rank: int, folder: str, executor: bool = False) -> None:
     import ringtune.torch as hvd
 
     hvd.init()
-    hvd.allreduce(torch.ones(3), name="once")
-    if hvd.rank() == rank:
-        die(folder, _parent_of(os.getppid()) if executor else os.getpid())
     with noticing(folder, hvd.rank()):
+        hvd.allreduce(torch.ones(3), name="once")
+        if hvd.rank() == rank:
+            die(folder, _parent_of(os.getppid()) if executor else os.getpid())
         hvd.allreduce(torch.ones(3), name="never")
 
 

@@ -74,7 +74,5 @@ def test_spark_starts_again_from_the_last_commit(context: Any, tmp_path: Path, a
         elastic_timeout=START_S,
     )
     assert found[0]["loss"] == found[1]["loss"] == pytest.approx(alone, rel=1e-9)
-    # The rank lives a moment longer than its executor, in which the other one may end its step and commit it.
-    first, second = (tmp_path / "starts").read_text().splitlines()
-    assert first == "0 2" and second in ("7 2", "8 2")
+    assert (tmp_path / "starts").read_text().splitlines() == ["0 2", "7 2"]
     assert "PeerLost" in (tmp_path / "error-0").read_text()
