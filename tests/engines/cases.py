@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +78,9 @@ def train(name: str = "") -> dict[str, Any]:
 
 
 def train_elastically(folder: str, dies_at: int, total: int = STEPS, executor: bool = False) -> dict[str, Any]:
-    """Train with commits; rank 1 of the first start dies at a step (see `die_on`). Return the loss.
+    """Train with commits; rank 1 dies at a step, once (see `die_on`). Return the loss.
 
-    Files in the folder tell where each start began, and the error of rank 0.
+    Files in the folder tell where each start began, and the errors of the other ranks.
     """
     import torch
 
@@ -89,7 +91,6 @@ def train_elastically(folder: str, dies_at: int, total: int = STEPS, executor: b
     net = model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9))
     state = hvd.elastic.TorchState(net, optimizer, step=0)
-    first = os.environ["RINGTUNE_RESTART"] == "0"
 
     @hvd.elastic.run
     def loop(state: Any) -> None:
@@ -98,17 +99,15 @@ def train_elastically(folder: str, dies_at: int, total: int = STEPS, executor: b
                 file.write(f"{state.step} {hvd.size()}\n")
         own = slice(hvd.rank(), None, hvd.size())
         while state.step < total:
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(net(images[own]), targets[own]).backward()
-            if first and hvd.rank() == 1 and state.step == dies_at:
-                os.kill(_parent_of(os.getppid()) if executor else os.getpid(), signal.SIGKILL)
-                time.sleep(60)
-            try:
+            with noticing(folder, hvd.rank()):
+                if state.step == dies_at:
+                    # All have committed the step before, and none can end this one.
+                    hvd.allreduce(torch.ones(1), name="committed")
+                    if hvd.rank() == 1:
+                        die(folder, _parent_of(os.getppid()) if executor else os.getpid())
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(net(images[own]), targets[own]).backward()
                 optimizer.step()
-            except hvd.HorovodInternalError as error:
-                if hvd.rank() == 0:
-                    (Path(folder) / "error").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
-                raise
             state.step += 1
             state.commit()
 
@@ -119,22 +118,30 @@ def train_elastically(folder: str, dies_at: int, total: int = STEPS, executor: b
     return found
 
 
-def seen_in_the_dashboard(run: Path) -> None:
-    """Check what the dashboard shows of a run of `train` on two ranks: its line in the table, and its report."""
+def merged(trace: Path) -> None:
+    """Check that a timeline holds what both ranks reduced."""
+    import json
+
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert {event["pid"] for event in events if "ALLREDUCE" in str(event.get("name", "")).upper()} >= {0, 1}
+
+
+def seen_in_the_dashboard(run: Path, ranks: int = 2) -> None:
+    """Check what the dashboard shows of a run of `train`: its line in the table, and its report."""
     import subprocess
     import sys
 
     from ringtune.dashboard.data.runs import RunsFolder
 
     [row] = RunsFolder(run).rows()
-    assert (row.info.status, row.info.ranks, row.info.problems) == ("finished", 2, ())
+    assert (row.info.status, row.info.ranks, row.info.problems) == ("finished", ranks, ())
     assert row.steps >= STEPS
     page = run.parent / "report.html"
     command = [sys.executable, "-m", "ringtune.cli", "report", str(run), "--output", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     text = page.read_text(encoding="utf-8")
-    assert "rank 1" in text and "ALLREDUCE" in text.upper()
+    assert f"rank {ranks - 1}" in text and "ALLREDUCE" in text.upper()
 
 
 def reduce_in_torch() -> float:
@@ -173,27 +180,44 @@ def die_on(rank: int, folder: str, executor: bool = False) -> None:
     import ringtune.torch as hvd
 
     hvd.init()
-    hvd.allreduce(torch.ones(3), name="once")
-    if hvd.rank() == rank:
-        victim = _parent_of(os.getppid()) if executor else os.getpid()
-        (Path(folder) / "killed").write_text(repr(time.time()), encoding="utf-8")
-        os.kill(victim, signal.SIGKILL)
-        time.sleep(60)
-    try:
+    with noticing(folder, hvd.rank()):
+        hvd.allreduce(torch.ones(3), name="once")
+        if hvd.rank() == rank:
+            die(folder, _parent_of(os.getppid()) if executor else os.getpid())
         hvd.allreduce(torch.ones(3), name="never")
-    except hvd.HorovodInternalError as error:
+
+
+def die(folder: str | Path, victim: int | None = None) -> None:
+    """Kill this rank's process, or what it belongs to; leave when in the folder, unless that was done before."""
+    try:
+        with open(Path(folder) / "killed", "x", encoding="utf-8") as file:
+            file.write(repr(time.time()))
+    except FileExistsError:
+        return
+    os.kill(os.getpid() if victim is None else victim, signal.SIGKILL)
+    time.sleep(60)
+
+
+def started(folder: str | Path, step: int) -> None:
+    """Leave the step at which rank 0 begins, and the number of ranks, after those of earlier starts."""
+    if os.environ["RINGTUNE_RANK"] == "0":
+        with open(Path(folder) / "starts", "a", encoding="utf-8") as file:
+            file.write(f"{step} {os.environ['RINGTUNE_SIZE']}\n")
+
+
+@contextmanager
+def noticing(folder: str | Path, rank: int) -> Iterator[None]:
+    """Leave in the folder the error that a rank gets, and when."""
+    try:
+        yield
+    except Exception as error:
         (Path(folder) / "noticed").write_text(repr(time.time()), encoding="utf-8")
-        (Path(folder) / f"error-{hvd.rank()}").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+        (Path(folder) / f"error-{rank}").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
         raise
 
 
 def _parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def noticed_after(folder: Path) -> float:
-    """Return the seconds between the death of a rank in `die_on` and the error of another."""
-    return float((folder / "noticed").read_text()) - float((folder / "killed").read_text())
 
 
 def place(_: Any = None) -> dict[str, str | None]:

@@ -34,3 +34,15 @@ def text_of() -> Callable[[Path], str]:
         return path.read_text(encoding="utf-8")
 
     return read
+
+
+@pytest.fixture
+def noticed(record_property: Callable[[str, object], None]) -> Callable[[Path], None]:
+    """Return a function that checks how soon the others got their error after `cases.die`, and records it."""
+
+    def check(folder: Path) -> None:
+        after = float((folder / "noticed").read_text()) - float((folder / "killed").read_text())
+        record_property("noticed_after_s", round(after, 3))
+        assert after < cases.NOTICED_WITHIN_S
+
+    return check

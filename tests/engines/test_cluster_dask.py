@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,13 @@ def test_the_rank_that_fails_is_named(client: Any) -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_killed_worker_is_named_and_comes_back(client: Any, tmp_path: Path, text_of: Callable[[Path], str]) -> None:
+def test_a_killed_worker_is_named_and_comes_back(
+    client: Any, tmp_path: Path, text_of: Callable[[Path], str], noticed: Callable[[Path], None]
+) -> None:
     with pytest.raises(RankFailed, match=r"ended without a result: rank 1: Dask has lost its worker tcp://127.0.0.1"):
         ringtune.dask.run(client, cases.die_on, args=(1, str(tmp_path)))
     assert "PeerLost" in text_of(tmp_path / "error-0")
-    assert cases.noticed_after(tmp_path) < cases.NOTICED_WITHIN_S
+    noticed(tmp_path)
     assert len(ringtune.dask.run(client, cases.place, num_proc=2, start_timeout=240)) == 2
 
 
@@ -71,9 +72,7 @@ def test_the_timeline_of_both_ranks_is_merged(client: Any, tmp_path: Path) -> No
     trace = tmp_path / "trace.json"
     env = {"RINGTUNE_TIMELINE": str(trace), "RINGTUNE_RUN_DIR": str(tmp_path / "run")}
     ringtune.dask.run(client, cases.train, num_proc=2, env=env)
-    events = json.loads(trace.read_text())
-    events = events["traceEvents"] if isinstance(events, dict) else events
-    assert len({event["pid"] for event in events if "ALLREDUCE" in str(event.get("name", "")).upper()}) >= 2
+    cases.merged(trace)
     cases.seen_in_the_dashboard(tmp_path / "run")
 
 

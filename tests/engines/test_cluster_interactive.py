@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ ipyparallel = pytest.importorskip(
 
 from ringtune.interactive import Ranks  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,25 @@ def test_training_reaches_the_loss_of_one_process(client: Any, alone: float) -> 
     with Ranks(client, timeline=False) as ranks:
         found = ranks.call(cases.train)
     assert found[0]["loss"] == found[1]["loss"] == pytest.approx(alone, rel=1e-9)
+
+
+def test_a_killed_engine_is_named_and_new_ranks_go_on_from_the_last_commit(
+    tmp_path: Path, alone: float, noticed: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    (tmp_path / "kept").mkdir(mode=0o700)
+    kept = {"RINGTUNE_ELASTIC_STATE": str(tmp_path / "kept")}
+    with ipyparallel.Cluster(n=2, log_level=40) as own:
+        with Ranks(own, kept, timeline=False) as ranks, pytest.raises(ipyparallel.CompositeError) as caught:
+            ranks.call(cases.train_elastically, str(tmp_path), 7)
+        assert "PeerLost: rank 1" in str(caught.value) and "Engine 1 died" in str(caught.value)
+        noticed(tmp_path)
+        own.cluster.restart_engines_sync()
+        own.wait_for_engines(2)
+        with Ranks(own, kept, timeline=False) as ranks:
+            found = ranks.call(cases.train_elastically, str(tmp_path), 7)
+    assert found[0]["loss"] == found[1]["loss"] == pytest.approx(alone, rel=1e-9)
+    assert (tmp_path / "starts").read_text().splitlines() == ["0 2", "7 2"]
 
 
 def test_no_report_before_a_session(client: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import cases
 from tests.engines.slurm import HANG_S, Cluster, cluster
 
 if shutil.which("slurmd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
@@ -102,6 +103,7 @@ def test_a_batch_script_needs_no_hosts(slurm: Cluster, train: tuple[str, float])
     assert json.loads((slurm.folder / "run/run.json").read_text())["hosts"] == ["n1", "n1", "n2", "n2"]
     summary = slurm.run("ringtune", "timeline", "summary", "trace.json")
     assert summary.returncode == 0 and "4 ranks" in summary.stdout, summary.stdout + summary.stderr
+    cases.seen_in_the_dashboard(slurm.folder / "run", ranks=4)
 
 
 def test_what_does_not_fit_into_the_allocation_is_said(slurm: Cluster) -> None:

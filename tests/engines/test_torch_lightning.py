@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import cases
 from tests.engines.test_torch_doors import events_of, losses, needs, start
 
 pytestmark = pytest.mark.slow
@@ -26,12 +27,7 @@ def test_training_reaches_the_loss_of_one_process(strategy: str, tmp_path: Path,
     assert labels["model"] == "Digits"
     steps = [line for line in next((run / "steps").glob("rank-*0.*")).read_text().splitlines() if line.strip()]
     assert len(steps) >= 20
-
-
-def test_a_killed_rank_is_named_on_the_other(tmp_path: Path) -> None:
-    ended = start("train_lightning.py", tmp_path, "ringtune", "--dies", 5)
-    assert ended.returncode == 128 + 9
-    assert "PeerLost" in ended.stderr and "rank 1" in ended.stderr
+    cases.seen_in_the_dashboard(run)
 
 
 def test_another_number_of_devices_than_ranks(tmp_path: Path) -> None:
