@@ -12,12 +12,14 @@
 #include <vector>
 
 #include "collective/shared_allreduce.h"
+#include "repeats.h"
 #include "shm_groups.h"
 
 namespace ringtune {
 namespace {
 
 using testing_support::options_of;
+using testing_support::repeats;
 using testing_support::run_shm_group;
 
 /// Small integers: exact in 16 bits too. With a factor or a cast, members read their own slots as well.
@@ -47,7 +49,7 @@ TEST_P(SharedAllreduceSets, HoldInAnyOrderOfSizesAndVotes) {
     constexpr std::array<std::size_t, 7> kCounts = {100, 30'000, 40'000, 200'000, 524'288, 524'289, 1'500'000};
     std::mt19937 script(11);  // the same for all
     std::mt19937 pace(static_cast<unsigned>(shm_group.position()));
-    for (std::uint64_t token = 1; token <= 200; ++token) {
+    for (std::uint64_t token = 1; token <= repeats(200, 4); ++token) {
       const std::size_t count = kCounts[script() % kCounts.size()];
       const bool is_against = script() % 6 == 0;
       const int dissenter = static_cast<int>(script() % static_cast<unsigned>(members));

@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(DataPaths, RandomSchedules, testing::Values(Rounds::kMe
 
 TEST_P(RandomSchedules, NeverHangNorRunATensorTwice) {
   int rounds = 0;
-  for (std::uint32_t seed = 0; seed < testing_support::seeds(3000); ++seed) {
+  for (std::uint32_t seed = 0; seed < testing_support::repeats(3000); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     // Half of them in a star, half in trees.
     const int fan_out = seed % 2 == 0 ? kDefaultFanOut : 1 + static_cast<int>(seed / 2 % 3);
@@ -166,7 +166,7 @@ TEST_P(RandomSchedules, NeverHangNorRunATensorTwice) {
     if (testing::Test::HasFailure()) return;
     rounds += job.rounds();
   }
-  EXPECT_GT(rounds, static_cast<int>(testing_support::seeds(3000))) << "schedules were hardly followed";
+  EXPECT_GT(rounds, static_cast<int>(testing_support::repeats(3000))) << "schedules were hardly followed";
 }
 
 }  // namespace

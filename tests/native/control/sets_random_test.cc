@@ -251,7 +251,7 @@ INSTANTIATE_TEST_SUITE_P(DataPaths, RandomSetsAndSchedules, testing::Values(Roun
 TEST_P(RandomSetsAndSchedules, NeverHangNorRunATensorTwice) {
   int rounds = 0;
   int set_rounds = 0;
-  for (std::uint32_t seed = 0; seed < testing_support::seeds(1500); ++seed) {
+  for (std::uint32_t seed = 0; seed < testing_support::repeats(1500); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomSets job(seed, GetParam());
     job.run();
@@ -259,8 +259,8 @@ TEST_P(RandomSetsAndSchedules, NeverHangNorRunATensorTwice) {
     rounds += job.rounds();
     set_rounds += job.set_rounds();
   }
-  EXPECT_GT(rounds, static_cast<int>(testing_support::seeds(1500))) << "schedules were hardly followed";
-  EXPECT_GT(set_rounds, static_cast<int>(testing_support::seeds(1500))) << "schedules with sets were hardly followed";
+  EXPECT_GT(rounds, static_cast<int>(testing_support::repeats(1500))) << "schedules were hardly followed";
+  EXPECT_GT(set_rounds, static_cast<int>(testing_support::repeats(1500))) << "schedules with sets were hardly followed";
 }
 
 }  // namespace

@@ -20,18 +20,9 @@
 #include <vector>
 
 #include "control/negotiator.h"
+#include "repeats.h"
 
 namespace ringtune::testing_support {
-
-/// How many seeds a random test plays: all, or a tenth of them where a sanitizer makes every one some thirty times as
-/// long.
-constexpr std::uint32_t seeds(std::uint32_t all) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return all / 10;
-#else
-  return all;
-#endif
-}
 
 inline Request allreduce(const std::string& name, std::vector<std::int64_t> shape = {4}) {
   Request request;

@@ -176,7 +176,7 @@ class RandomTree {
 };
 
 TEST(Tree, RandomJobsOverTreesOfAnyShape) {
-  for (std::uint32_t seed = 0; seed < testing_support::seeds(600); ++seed) {
+  for (std::uint32_t seed = 0; seed < testing_support::repeats(600); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomTree job(seed);
     job.run();

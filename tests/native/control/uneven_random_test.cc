@@ -13,7 +13,7 @@ using testing_support::gradient;
 using testing_support::member;
 using testing_support::Outcomes;
 using testing_support::outcomes;
-using testing_support::seeds;
+using testing_support::repeats;
 using testing_support::Simulation;
 
 using enum Contribution;
@@ -125,7 +125,7 @@ class RandomGradients {
 };
 
 class AnyGradients : public testing::TestWithParam<std::uint32_t> {};
-INSTANTIATE_TEST_SUITE_P(Seeds, AnyGradients, testing::Range(0u, seeds(300)));
+INSTANTIATE_TEST_SUITE_P(Seeds, AnyGradients, testing::Range(0u, repeats(300)));
 
 TEST_P(AnyGradients, EndAlikeOnAllRanksByTheRule) { RandomGradients(GetParam()).run(); }
 
