@@ -69,9 +69,17 @@ def read_counted(source: tuple[Path, ...], steps: str | None, all_steps: bool) -
     """Load what the user named without its start-up, unless the steps are chosen or all are asked for.
 
     Raises:
-        RingtuneError: Nothing is there, or not in these steps.
+        RingtuneError: Nothing is there, or not in these steps; of a run that failed it says first how.
     """
-    whole, run = _load(source), named_run(source)
+    run = named_run(source)
+    try:
+        whole = _load(source)
+    except RingtuneError as error:
+        failed = failure(run, None) if run is not None else None
+        if failed is None:
+            raise
+        more = f"`ringtune timeline doctor {source[0]}` says more"
+        raise RingtuneError(f"{failed.headline.rstrip('.')}; {more}. {error}") from None
     failed = failure(run, whole) if run is not None else None  # steps that are left out tell how it ended, too
     trace = _of_steps(whole, source, steps)
     what = Counted(trace, None) if all_steps or steps is not None else counted(trace)

@@ -217,6 +217,12 @@ def test_a_failed_run_without_a_timeline(logs: bool, tmp_path: Path) -> None:
     page = flat(doctor(tmp_path))
     assert "rank 2 ended with code 137 (SIGKILL) after 1.0 s" in page and "no timeline was recorded" in page
     assert ("Killed" in page) == logs and ("ringtune run --logs keeps it" in page) != logs
+    for command in ("summary", "stragglers"):
+        refused = CliRunner().invoke(timeline, [command, str(tmp_path)])
+        assert isinstance(refused.exception, RingtuneError)
+        said = str(refused.exception).replace("Rank", "rank")
+        assert said.startswith("rank 2 ended with code 137 (SIGKILL) after 1.0 s") and "neither timeline.json" in said
+        assert f"`ringtune timeline doctor {tmp_path}` says more" in said
 
 
 def test_a_run_with_step_logs_alone_has_steps(tmp_path: Path) -> None:
