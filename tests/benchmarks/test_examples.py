@@ -29,7 +29,7 @@ def test_training_through_torch_distributed_learns(name: str, tmp_path: Path) ->
     assert float(found[2]) < 0.5 * float(found[1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fsdp2_shards_the_parameters(tmp_path: Path) -> None:
     printed = succeed([*ringtune_command(*TWO_RANKS), *script("fsdp2.py", "--steps", "1")], tmp_path)
     found = re.search(r"(\d+) of (\d+) parameters on rank 0", printed)
@@ -56,7 +56,7 @@ def test_tune_measures_other_settings_while_the_job_runs(tmp_path: Path, monkeyp
     assert '"source":"default"' in journal
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_predict_answers_for_more_ranks(tmp_path: Path) -> None:
     """Or a reason: where ranks wait for a busy core, the model does not give back the job."""
     done = execute(script("predict.py", "--run-dir", "run", "--ranks", "4,16", "--steps", "20"), tmp_path)
@@ -67,7 +67,7 @@ def test_predict_answers_for_more_ranks(tmp_path: Path) -> None:
     assert "16 ranks, 8 hosts" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_elastic_goes_on_after_a_lost_rank(tmp_path: Path) -> None:
     run = ringtune_command("run", "-np", "2", "--min-np", "1", "--no-run-dir", "--no-prefix")
     printed = succeed([*run, *script("elastic.py", "--steps", "40", "--fail-at", "15")], tmp_path)

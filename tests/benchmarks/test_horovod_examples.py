@@ -87,12 +87,17 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 
 def runs_of(script: str) -> pytest.MarkDecorator:
-    """Parametrise by the names under which a script runs, and its options."""
-    found = [(name, words) for name, runs in RUNS.items() for other, words in runs if other == script]
+    """Parametrise by the names under which a script runs, and its options; with its import changed it is long."""
+    marks = {"horovod": pytest.mark.slow, "ringtune": pytest.mark.long}
+    found = [
+        pytest.param(name, words, marks=marks[name])
+        for name, runs in RUNS.items()
+        for other, words in runs
+        if other == script
+    ]
     return pytest.mark.parametrize(("name", "words"), found)
 
 
-@pytest.mark.slow
 @runs_of("mnist.py")
 def test_mnist(name: str, words: tuple[str, ...], printed: Callable[..., str]) -> None:
     accuracy = re.search(r"Accuracy: (.*)%", printed(name, "mnist.py", words))
@@ -100,7 +105,6 @@ def test_mnist(name: str, words: tuple[str, ...], printed: Callable[..., str]) -
     assert float(accuracy[1]) > 85
 
 
-@pytest.mark.slow
 @runs_of("synthetic_benchmark.py")
 def test_synthetic_benchmark(name: str, words: tuple[str, ...], printed: Callable[..., str]) -> None:
     assert "Total img/sec on 2 CPU(s): " in printed(name, "synthetic_benchmark.py", words)
@@ -112,13 +116,12 @@ def check_elastic(text: str) -> None:
     assert float(lines[-1][2]) > 0.85
 
 
-@pytest.mark.slow
 @runs_of("elastic.py")
 def test_elastic(name: str, words: tuple[str, ...], printed: Callable[..., str]) -> None:
     check_elastic(printed(name, "elastic.py", words))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_elastic_under_the_elastic_launcher(tmp_path: Path) -> None:
     put_examples(tmp_path, "horovod")
     check_elastic(on_two_ranks(tmp_path, "horovod", ["elastic.py", *FEW["elastic.py"]], ["--min-np", "1"]))
@@ -141,7 +144,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_elastic_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:
     """Worker 1 is killed while the example trains: every epoch is done once, and the result is right."""
     (tmp_path / "mortal.py").write_text(MORTAL)

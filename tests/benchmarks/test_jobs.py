@@ -59,8 +59,7 @@ def test_digits_alone_is_a_job_of_one(alone: Any) -> None:
     assert alone["accuracy"] > 0.95
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.slow)])
 def test_digits_gives_the_same_loss_on_any_number_of_ranks(alone: Any, ranks: int, tmp_path: Path) -> None:
     run = ringtune_command("run", "-np", str(ranks), "--no-run-dir")
     succeed([*run, *DIGITS, "--json", "result.json"], tmp_path)
@@ -70,7 +69,7 @@ def test_digits_gives_the_same_loss_on_any_number_of_ranks(alone: Any, ranks: in
     assert result["accuracy"] == alone["accuracy"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_digits_refuses_a_batch_that_cannot_be_shared(tmp_path: Path) -> None:
     run = ringtune_command("run", "-np", "2", "--no-run-dir")
     done = execute([*run, *DIGITS, "--global-batch", "63"], tmp_path)
@@ -78,7 +77,7 @@ def test_digits_refuses_a_batch_that_cannot_be_shared(tmp_path: Path) -> None:
     assert "--global-batch 63 must be a multiple of the number of ranks, 2" in done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_synthetic_example(tmp_path: Path) -> None:
     script = [sys.executable, str(EXAMPLES / "synthetic.py"), "--batch-size", "2", "--image-size", "16"]
     few = ["--blocks", "1", "--num-warmup-batches", "1", "--num-batches-per-iter", "1", "--num-iters", "2"]
