@@ -44,9 +44,14 @@ $(STAMPS)/system: .ci/setup
 	@.ci/setup "$(PYTHON)"
 	@touch $@
 
-# The dependencies without ringtune itself: pip reads them from pyproject.toml, so they stand in one place only.
-$(STAMPS)/venv: pyproject.toml constraints.txt | $(STAMPS)/system
+# What builds native code alone, so that CI begins with it while the rest is installed.
+$(STAMPS)/cmake: constraints.txt | $(STAMPS)/system
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@$(PIP) install -c constraints.txt cmake ninja
+	@touch $@
+
+# The dependencies without ringtune itself: pip reads them from pyproject.toml, so they stand in one place only.
+$(STAMPS)/venv: pyproject.toml constraints.txt | $(STAMPS)/cmake
 	@echo "setup: installing the Python packages into $(VENV) (some minutes the first time)"
 	@$(PIP) install -c constraints.txt "packaging" "tomli; python_version < '3.11'"
 	@$(BIN)/python .ci/requirements.py dev >$(STAMPS)/requirements.txt
@@ -176,7 +181,7 @@ test-sanitize: build-sanitize ## Native tests under ASan+UBSan, and those with t
 	  export TSAN_OPTIONS=halt_on_error=1; $(call run_native,$$folder); \
 	done
 
-build-sanitize: $(STAMPS)/venv
+build-sanitize: $(STAMPS)/cmake
 	@mkdir -p build
 	@$(foreach sanitizers,$(SANITIZERS),echo "building the native tests: $(sanitizers)"; \
 	  $(call build,build/native-$(firstword $(subst $(comma), ,$(sanitizers))),-DRINGTUNE_PYTHON=OFF -DRINGTUNE_TESTS=ON \
