@@ -308,8 +308,9 @@ def _name_ranks(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -
         figure.add_annotation(
             text=f"<b>rank {rank}</b>",
             xref="paper",
-            x=-0.002,
-            xshift=-98,
+            x=0,
+            xanchor="right",
+            xshift=-98,  # left of the longest name of a phase
             y=(own[0] + own[-1]) / 2,
             textangle=-90,
             showarrow=False,

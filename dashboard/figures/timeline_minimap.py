@@ -36,7 +36,10 @@ def minimap(found: Overview, window: Window, scheme: Scheme) -> go.Figure:
     figure.add_shape(
         type="rect", xref="x", yref="paper", y0=0, y1=1, line={"color": theme.ink(scheme).text, "width": 1.5}, **frame
     )
-    figure.update_xaxes(range=ends, fixedrange=True, showgrid=False, tickformat=",.12~g", ticksuffix=" ms", nticks=8)
+    figure.update_xaxes(
+        range=ends, fixedrange=True, showgrid=False, tickformat=",.12~g", ticksuffix=" ms", showticksuffix="first",
+        tickangle=0, nticks=8,
+    )  # fmt: skip
     figure.update_yaxes(range=[0, 1], fixedrange=True, visible=False)
     figure.update_layout(
         dragmode="select", selectdirection="h", hovermode="x", showlegend=False, selections=[],
