@@ -66,20 +66,34 @@ class Found(Counted):
 
 
 def read_counted(source: tuple[Path, ...], steps: str | None, all_steps: bool) -> Found:
-    """Load what the user named without its start-up, unless the steps are chosen or all are asked for.
+    """As `load_counted`; where a run that failed left nothing to load, the error says first how it failed.
 
     Raises:
-        RingtuneError: Nothing is there, or not in these steps; of a run that failed it says first how.
+        RingtuneError: Nothing is there, or not in these steps.
     """
-    run = named_run(source)
     try:
         whole = _load(source)
     except RingtuneError as error:
+        run = named_run(source)
         failed = failure(run, None) if run is not None else None
         if failed is None:
             raise
         more = f"`ringtune timeline doctor {source[0]}` says more"
         raise RingtuneError(f"{failed.headline.rstrip('.')}; {more}. {error}") from None
+    return _counted(whole, source, steps, all_steps)
+
+
+def load_counted(source: tuple[Path, ...], steps: str | None, all_steps: bool) -> Found:
+    """Load what the user named without its start-up, unless the steps are chosen or all are asked for.
+
+    Raises:
+        RingtuneError: Nothing is there, or not in these steps.
+    """
+    return _counted(_load(source), source, steps, all_steps)
+
+
+def _counted(whole: Trace, source: tuple[Path, ...], steps: str | None, all_steps: bool) -> Found:
+    run = named_run(source)
     failed = failure(run, whole) if run is not None else None  # steps that are left out tell how it ended, too
     trace = _of_steps(whole, source, steps)
     what = Counted(trace, None) if all_steps or steps is not None else counted(trace)

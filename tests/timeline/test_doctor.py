@@ -223,6 +223,11 @@ def test_a_failed_run_without_a_timeline(logs: bool, tmp_path: Path) -> None:
         said = str(refused.exception).replace("Rank", "rank")
         assert said.startswith("rank 2 ended with code 137 (SIGKILL) after 1.0 s") and "neither timeline.json" in said
         assert f"`ringtune timeline doctor {tmp_path}` says more" in said
+    part = layout.timeline_part(tmp_path, 0)
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"torn")
+    refused = CliRunner().invoke(timeline, ["doctor", str(tmp_path)])
+    assert isinstance(refused.exception, RingtuneError) and "says more" not in str(refused.exception)
 
 
 def test_a_run_with_step_logs_alone_has_steps(tmp_path: Path) -> None:

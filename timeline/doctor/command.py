@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ringtune.errors import RingtuneError
-from ringtune.timeline.commands import Found, analysis, named_run, read_counted, show, sources
+from ringtune.timeline.commands import Found, analysis, load_counted, named_run, show, sources
 from ringtune.timeline.doctor.diagnosis import diagnose
 from ringtune.timeline.doctor.failure import failure
 from ringtune.timeline.doctor.page import WIDTH, doctor_view
@@ -37,7 +37,7 @@ def doctor_command(
 def _read(source: tuple[Path, ...], run: Run | None, steps: str | None, all_steps: bool) -> Found | None:
     """Load the trace; None for a run that left none, of which step logs or its end tell something all the same."""
     try:
-        return read_counted(source, steps, all_steps)
+        return load_counted(source, steps, all_steps)
     except RingtuneError:
         if (
             run is None
