@@ -47,9 +47,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "architecture", [70, pytest.param(80, marks=pytest.mark.long), pytest.param(90, marks=pytest.mark.long), 100]
-)
+@pytest.mark.parametrize("architecture", [*(pytest.param(each, marks=pytest.mark.long) for each in (70, 80, 90)), 100])
 def test_every_kernel_compiles_and_fits_into_registers(architecture: int) -> None:
     compiler = nvrtc.find()
     if architecture not in compiler.architectures():

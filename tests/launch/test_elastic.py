@@ -78,7 +78,9 @@ def train(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compression", ["none", "topk(ratio=0.5, min_elements=2)"])
+@pytest.mark.parametrize(
+    "compression", ["none", pytest.param("topk(ratio=0.5, min_elements=2)", marks=pytest.mark.long)]
+)
 def test_a_killed_rank_is_replaced_and_training_goes_on_from_the_commit(compression: str, jobs: Jobs) -> None:
     event = """
     if state.batch == 8 and hvd.rank() == 1 and once("killed"):

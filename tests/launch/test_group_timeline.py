@@ -44,7 +44,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", ["ringtune", "gloo"])
+@pytest.mark.parametrize("world", ["ringtune", pytest.param("gloo", marks=pytest.mark.long)])
 def test_the_timeline_has_every_group_with_its_name_and_names_its_late_rank(world: str, tmp_path: Path) -> None:
     script = GROUPS.replace("WORLD", world).replace("STEPS", str(STEPS)).replace("SLOW_S", str(SLOW_S))
     done = run(tmp_path, script, [BIN / "ringtune", "run", "-np", "3", "--timeline", "trace.json", sys.executable])

@@ -82,7 +82,7 @@ def test_a_job_that_is_started_again_goes_on_from_its_last_commit(jobs: Jobs, un
     assert list((jobs.folder / "kept").iterdir()) == [], "it ended well: the next one begins anew"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_under_torchrun_too(jobs: Jobs, undisturbed: list[str]) -> None:
     command = [
         *(

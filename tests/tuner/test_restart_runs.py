@@ -311,7 +311,7 @@ if "RINGTUNE_FSDP_PREFETCH" in os.environ:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_of_fsdp2_and_its_loader_are_tuned_from_outside(tmp_path: Path) -> None:
     runner = runner_of(FSDP, tmp_path)
     first = runner.run(AS_IT_IS, lambda times: False)
