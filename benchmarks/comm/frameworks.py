@@ -50,7 +50,8 @@ COMPILED = ("tensorflow", "jax")
 """Those whose programs are compiled: entering the runtime costs them next to nothing."""
 ALLOWED_NS, ALLOWED_SHARE = 15_000.0, 0.10
 """What a sum in a compiled program may take longer than one without a framework."""
-_PROGRAM_BYTES = 1 << 28
+_PROGRAM_BYTES = 3 << 29
+"""Summed by a program of large tensors: the first sum of one of TensorFlow goes into new memory, whose pages cost."""
 _STEPS_NS = 200_000_000
 """Of a burst of steps: long enough for the clocks, short enough that a slow spell hits both."""
 _LOOK_S = 60

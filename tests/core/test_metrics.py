@@ -21,6 +21,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ringtune.errors import ConfigError, RingtuneError
+from ringtune.knobs import Knobs
 from ringtune.meters import command
 from ringtune.meters.catalogue import CATALOGUE, Metric, markdown
 from ringtune.meters.durations import BOUNDS_NS, Durations
@@ -46,8 +47,7 @@ def state(rank: int, host: str = "a", local_rank: int = 0) -> RankState:
         rank=rank, host=host, local_rank=local_rank, size=3, generation=2, step_counts=durations.counts,
         step_ns=durations.sum_ns, counters=StepStats(wait_ns=1_500_000_000, batches=7).as_dict(),
         traffic={"allreduce": [10 + rank, 4000], "broadcast": [1, 8]}, stalls=0, open_operations=3,
-        knobs={"fusion_bytes": 1 << 20, "cycle_time_ns": 2_000_000, "segment_bytes": 4, "cache_capacity": 5,
-               "algorithm": 1, "hierarchical": 0, "step_schedule": 1, "nccl_streams": 1, "knobs_version": 9},
+        knobs={**Knobs(fusion_bytes=1 << 20, cycle_time_ns=2_000_000, algorithm=1).as_dict(), "knobs_version": 9},
         sample={**vars(Machine().sample()), "machine_cores": 8 + rank, "gpus": [GPU]}, alerts={"stall": [2, 1]},
     )  # fmt: skip
 
