@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -324,6 +325,8 @@ def query_command(sql: str, source: tuple[Path, ...], as_json: bool, steps: str 
     from ringtune.timeline.analysis.tables import answer_view
     from ringtune.timeline.database import query
 
+    if os.path.exists(sql):  # Path.exists raises for a long statement
+        raise UsageError(f"{sql} is a file: the SQL statement stands before it")
     answer = query(read_source(source, steps), sql)
     show(answer.to_json(), lambda: answer_view(answer), as_json)
 
@@ -331,7 +334,12 @@ def query_command(sql: str, source: tuple[Path, ...], as_json: bool, steps: str 
 @click.command("export")
 @sources
 @click.option(
-    "--parquet", required=True, metavar="OUT", type=click.Path(path_type=Path, dir_okay=False), help="File to write."
+    "--parquet",
+    "-o",
+    required=True,
+    metavar="OUT",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write.",
 )
 @steps_option
 def export_command(source: tuple[Path, ...], parquet: Path, steps: str | None) -> None:

@@ -53,6 +53,8 @@ def _joined(paths: Sequence[Path]) -> Trace:
     """One file as it is; several parts on one clock, without those that cannot be read, which standard error names."""
     if not paths:
         raise RingtuneError("no trace named; give a run folder or a trace file")
+    if folder := next((path for path in paths if path.is_dir()), None):
+        raise RingtuneError(f"{folder}: a folder is read alone; `ringtune timeline diff` compares two runs")
     traces, unread = read_whole(paths, os.cpu_count() or 1) if len(paths) > 1 else ([read(paths[0])], [])
     if not traces:
         raise RingtuneError(unread[0])

@@ -146,6 +146,16 @@ def test_queries_and_export(slow_run: Path, tmp_path: Path) -> None:
     assert "communicate" in invoke("query", sql, slow_run).output
     assert "spans" in invoke("export", slow_run, "--parquet", tmp_path / "spans.parquet").output
     assert (tmp_path / "spans.parquet").read_bytes()[:4] == b"PAR1"
+    assert json.loads(invoke("query", f"select 1 /* {'long' * 2000} */ as one", slow_run, "--json").output) == [
+        {"one": 1}
+    ]
+    with pytest.raises(UsageError, match="is a file: the SQL statement stands before it"):
+        invoke("query", slow_run, sql)
+
+
+def test_a_folder_beside_other_sources_is_refused(slow_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(RingtuneError, match=r"a folder is read alone; `ringtune timeline diff`"):
+        invoke("summary", tmp_path, slow_run)
 
 
 def test_analyses_say_what_they_lack(run: Path, tmp_path: Path) -> None:
