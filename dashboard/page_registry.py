@@ -46,6 +46,11 @@ def _records(run: Path) -> list[Path]:
     return listing(run, layout.scaling_folder(run), ".json")
 
 
+def _stacks(run: Path) -> list[Path]:
+    """What tells a job that hangs: ranks leave stacks."""
+    return [run / layout.STACKS_FOLDER]
+
+
 def _timeline(_run: Path) -> list[Path]:
     """Nothing: `TimelineStore.state` watches timelines, which are read less often than they grow."""
     return []
@@ -56,7 +61,7 @@ PAGES: tuple[Page, ...] = (
     Page("compare", "Compare", overall=True),
     Page("overview", "Overview", _steps),
     Page("timeline", "Timeline", _timeline),
-    Page("stragglers", "Stragglers", _timeline),
+    Page("stragglers", "Stragglers", _stacks),
     Page("communication", "Communication", _timeline),
     Page("tuning", "Tuning", _journal),
     Page("what-if", "What if", _steps),
@@ -65,7 +70,7 @@ PAGES: tuple[Page, ...] = (
 )
 """All pages, in the order of the navigation."""
 
-TIMELINE_PAGES = ("timeline", "stragglers", "communication", "what-if")
+TIMELINE_PAGES = ("overview", "timeline", "stragglers", "communication", "what-if")
 """Pages of a run that show its timeline, or analyses of it."""
 
 FOLLOWING_PAGES = ("timeline", "stragglers", "communication")

@@ -38,6 +38,7 @@ from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.figures import compare as figures
 from ringtune.dashboard.pages import timeline_state
 from ringtune.dashboard.pages.compare_tables import beside_table, changes_table, settings_card, stat_cards
+from ringtune.dashboard.pages.overview_failure import brief
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import Scheme, scheme_of
 from ringtune.dashboard.units import age as ago
@@ -69,6 +70,7 @@ def layout(context: Context, route: Route) -> html.Div:
             age("compare"),
             dmc.Group([selects[0], swap, selects[1], more], gap="sm", align="flex-end", mb="md"),
             html.Div(id="compare-problems"),
+            html.Div(id="compare-ending"),
             html.Div(_charts(route), id="compare-charts", style=shown(all(chosen[name] in ids for name in chosen))),
             html.Div(id="compare-empty"),
         ]
@@ -267,6 +269,7 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(
         output={
             "problems": Output("compare-problems", "children"),
+            "ending": Output("compare-ending", "children"),
             "stats": Output("compare-stats", "children"),
             "beside": Output("compare-beside", "children"),
             "spread": Output("compare-spread", "figure"),
@@ -286,8 +289,9 @@ def register(app: Dash, context: Context) -> None:
         runs = chosen(context, [asked["a"], asked["b"], *(asked["also"] or [])])
         first, second = runs[:2]
         if first is None or second is None or first.id == second.id:
-            return {**dict.fromkeys(_FILLED, no_update), "problems": [], "charts": shown(False),
-                    "empty": nothing(context), "address": place, "age": "", "drawn": None}  # fmt: skip
+            said = {"charts": shown(False), "empty": nothing(context), "age": "", "drawn": None}
+            rest = dict.fromkeys(_FILLED, no_update)
+            return {**rest, **said, "problems": [], "ending": [], "address": place}
         with context.cpu_budget.drawing(Route("compare")):
             found = _filled(context, [run for run in runs if run], scheme_of(asked["scheme"]), pathname)
         return {**found, "address": place}
@@ -352,6 +356,7 @@ def _filled(context: Context, runs: list[RunInfo], scheme: Scheme, pathname: str
         said = ["One of the runs has fewer than two steps: there is nothing to compare yet"]
     return {
         "problems": problems(said),
+        "ending": brief(context, *runs[:2]),
         "stats": stats(stat_cards(found)) if found else [],
         "beside": beside_table(compare.beside(samples), context.prefix),
         "spread": figures.spreads(spread, scheme),

@@ -12,20 +12,17 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html,
 from ringtune.dashboard.components import card, drawn_store, empty, facts, graph, problems, shown, stat, stats, table
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import failure, steps
-from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.data.step_totals import LATE_FROM, Breakdown, StepSummary
 from ringtune.dashboard.data.steps import StepLine, Steps
-from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.figures import steps as figures
-from ringtune.dashboard.pages.overview_failure import ending
+from ringtune.dashboard.pages.overview_failure import ending, failure_of
 from ringtune.dashboard.pages.stragglers import Seen, seen, timeline_href
 from ringtune.dashboard.pages.stragglers_verdict import opening
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import count, duration, number, percent, size
-from ringtune.timeline.doctor.failure import Failure
 
 
 def layout(_context: Context, _route: Route) -> html.Div:
@@ -130,7 +127,9 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     found = context.runs.steps(run)
     texts = numbers(found.summary, len(found.ranks)) if found.summary else []
     labels = (label for label, _, _ in texts)
-    shape = hash((run.path, run.status, run.problems, found.problems, failure.hangs(run), *labels))
+    # What a large timeline says of the end comes only once it is prepared.
+    read = context.timelines.state(run, followed=False) if run.status in ("failed", "lost") else ()
+    shape = hash((run.path, run.status, run.problems, found.problems, failure.hangs(run), read, *labels))
     return {"numbers": texts, "shape": str(shape), **_grown(found, before)}
 
 
@@ -169,17 +168,6 @@ def _grown(table: Steps, before: dict[str, Any]) -> dict[str, Any]:
         for (graph_, make), unit_ns in zip(_BARS.items(), units[1:], strict=True)
     ]
     return {"grown": {"number": number, "figures": changed, "drawn": drawn}}
-
-
-def _failure(context: Context, run: RunInfo) -> Failure | None:
-    """Return how a run failed, or why a running one hangs; a timeline that cannot be shown says nothing."""
-    if run.status not in ("failed", "lost") and not failure.hangs(run):
-        return None
-    try:
-        with context.timelines.watched(run) as index:
-            return failure.data(run, index if isinstance(index, TimelineIndex) and index.lanes else None)
-    except Unreadable:
-        return failure.data(run, None)
 
 
 def machine_rows(machines: MachineTable) -> list[list[str]]:
@@ -241,7 +229,7 @@ def register(app: Dash, context: Context) -> None:
         texts = numbers(found.summary, len(found.ranks)) if found.summary else []
         return (
             problems([*run.problems, *found.problems, *machines.problems]),
-            ending(run, _failure(context, run)),
+            ending(run, failure_of(context, run)),
             stats([stat(*one, at) for at, one in enumerate(texts)]),
             shown(found.summary),
             shown(not found.summary),

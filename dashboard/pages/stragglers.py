@@ -32,6 +32,7 @@ from ringtune.dashboard.data.live.analysis import Newest
 from ringtune.dashboard.data.timeline.prepare import Preparing
 from ringtune.dashboard.figures import stragglers as figures
 from ringtune.dashboard.pages import stragglers_verdict as parts
+from ringtune.dashboard.pages.overview_failure import brief
 from ringtune.dashboard.pages.progress import age_words, as_of, progress, reading
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
@@ -73,6 +74,7 @@ def layout(_context: Context, route: Route) -> html.Div:
         html.Div(id="stragglers-tables"),
     ]
     more = [
+        html.Div(id="stragglers-ending"),
         address_store("stragglers"),
         dcc.Store(id=drawn_store("stragglers")),
         dcc.Store(id="stragglers-steps", data=_steps_of(route)),
@@ -146,6 +148,7 @@ def pace_of(context: Context, pathname: str | None) -> str:
 _OUTPUTS = {
     "map": Output("stragglers-map", "figure"),
     "size": Output("stragglers-map", "style"),
+    "ending": Output("stragglers-ending", "children"),
     "words": Output("stragglers-words", "children"),
     "note": Output("stragglers-note", "children"),
     "tables": Output("stragglers-tables", "children"),
@@ -289,9 +292,10 @@ def register(app: Dash, context: Context) -> None:
     )
     def draw(**values: Any) -> dict[str, Any]:
         route = context.route(values["pathname"], "")
-        found = seen(context, route, "lateness")
+        found, run = seen(context, route, "lateness"), context.run(route)
+        ended = brief(context, run) if run is not None else []
         if not isinstance(found, Seen):
-            return nothing(found, _OUTPUTS)
+            return {**nothing(found, _OUTPUTS), "ending": ended}
         steps = values["held"]
         if ctx.triggered_id == "stragglers-all":
             steps = None
@@ -300,7 +304,7 @@ def register(app: Dash, context: Context) -> None:
         pace = pace_of(context, values["pathname"])
         about = {"scheme": values["scheme"], "pathname": values["pathname"], "run": route.run, "pace": pace}
         with context.cpu_budget.drawing(route):
-            return _answer(found, str(values["cause"] or ""), steps, context.prefix, about)
+            return {**_answer(found, str(values["cause"] or ""), steps, context.prefix, about), "ending": ended}
 
     @app.callback(
         Output("stragglers-place", "data"),

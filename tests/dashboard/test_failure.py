@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from ringtune import layout
+from ringtune.dashboard.app import create_app
+from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import failure
-from ringtune.dashboard.data.runs import RunInfo, read_run
+from ringtune.dashboard.data.runs import RunInfo, RunsFolder, read_run
 from ringtune.dashboard.data.timeline import trace
 from ringtune.dashboard.data.timeline.index import TimelineIndex
+from ringtune.dashboard.pages import overview
 from ringtune.dashboard.pages.overview_failure import ending
 from ringtune.dashboard.report import sections
+from ringtune.dashboard.routes import Route
 from ringtune.timeline.analysis.steps import counted
 from ringtune.timeline.doctor.diagnosis import diagnose
 from ringtune.timeline.doctor.failure import failure as explained
@@ -179,3 +183,48 @@ def test_the_report_of_a_failed_run_opens_with_the_rank_at_fault(run: Path) -> N
     )  # fmt: skip
     assert ended.rows[0][4] == "ValueError: bad sample 17"
     assert ended.words[:3] == ("Rank 1, its last lines:", "epoch 3", "ValueError: bad sample 17")
+
+
+def asked(root: Path, address: str, output: str, **values: object) -> str:
+    """Return what the callback that fills ``output`` answers a browser which shows an address."""
+    client = create_app(root).server.test_client()
+    known_callbacks = client.get("/_dash-dependencies").get_json()
+    (one,) = (one for one in known_callbacks if f"..{output}.children." in f".{one['output']}.")
+    names = [name.rsplit(".", 1) for name in one["output"].strip(".").split("...")]
+    outputs = [{"id": json.loads(name) if name[0] == "{" else name, "property": what} for name, what in names]
+    known = {"url.pathname": address, "scheme.data": "dark", **values}
+    given = {kind: [{**part, "value": known.get(f"{part['id']}.{part['property']}")} for part in one[kind]]
+             for kind in ("inputs", "state")}  # fmt: skip
+    answer = client.post("/_dash-update-component", json={"output": one["output"], "outputs": outputs,
+                                                          "changedPropIds": [], **given})  # fmt: skip
+    return json.dumps(answer.get_json()["response"][output])
+
+
+@pytest.mark.parametrize("timeline", [True, False])
+def test_every_page_with_a_verdict_opens_with_the_rank_at_fault(run: Path, *, timeline: bool) -> None:
+    told(run, {0: LOST, 1: OWN, 2: LOST})
+    if not timeline:
+        for path in trace.sources(run):
+            path.unlink()
+    fine = generate_run(run.parent, "fine", Schedule(ranks=3, steps=5), tuning=False, scaling=False)
+    said = failure.data(read_run("crash", run), None)
+    assert said is not None and said.words().startswith("Rank 1 ended by ValueError: bad sample 17. Look at")
+    overview = asked(run.parent, f"/run/{run.name}/overview", "overview-ending")
+    stragglers = asked(run.parent, f"/run/{run.name}/stragglers", "stragglers-ending")
+    pair = {"compare-a.value": fine.name, "compare-b.value": run.name}
+    compared = asked(run.parent, "/compare", "compare-ending", **pair)
+    for page, title in ((overview, "This run"), (stragglers, "This run"), (compared, "Run B")):
+        assert said.words() in page and f"{title} failed with exit code 1" in page
+        assert page.count("failed with exit code 1") == 1
+    assert all(f'"/run/{run.name}"' in page for page in (stragglers, compared))
+    assert asked(run.parent, f"/run/{fine.name}/stragglers", "stragglers-ending") == '{"children": []}'
+
+
+def test_a_timeline_that_is_read_at_last_makes_the_overview_say_the_end_anew(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = Context(RunsFolder(run.parent))
+    route = Route("overview", run.name)
+    before = context.stamp(route), overview.news(context, route, {})["shape"]
+    monkeypatch.setattr(context.timelines, "_progress", lambda _run: 0.5)
+    assert context.stamp(route) != before[0] and overview.news(context, route, {})["shape"] != before[1]
