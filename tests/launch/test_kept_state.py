@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ digest = sum(float(one.detach().double().sum()) for one in model.parameters())
 print(f"rank {hvd.rank()} began at {begin}, ended at {state.batch}: {digest!r}", flush=True)
 hvd.shutdown()
 """
+
+
+SLURM = {
+    "SLURM_JOB_ID": str(os.getpid()),
+    "SLURM_STEP_ID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2",
+    "SLURM_STEP_NODELIST": "localhost",
+}
 
 
 def told(stdout: str) -> list[str]:
@@ -105,6 +117,36 @@ def test_under_torchrun_too(jobs: Jobs, undisturbed: list[str]) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert told(result.stdout) == [line.replace("began at 0", "began at 20") for line in undisturbed]
+
+
+def in_slurm(jobs: Jobs, restart: Mapping[str, str]) -> list[tuple[int, str, str]]:
+    """Start two ranks as srun does on one node; return code, output and errors of each."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, script(jobs), str(jobs.folder / "crash")],
+            env={**os.environ, **kept(jobs), **SLURM, "SLURM_PROCID": rank, "SLURM_LOCALID": rank, **restart},
+            cwd=jobs.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for rank in "01"
+    ]
+    jobs.started += started
+    said = [one.communicate(timeout=HANG_S) for one in started]
+    return [
+        (one.returncode, stdout.decode(), stderr.decode()) for one, (stdout, stderr) in zip(started, said, strict=True)
+    ]
+
+
+@pytest.mark.slow
+def test_under_slurm_that_starts_the_job_again(jobs: Jobs, undisturbed: list[str]) -> None:
+    """The job's number stays; tests/engines has a real requeue."""
+    first = in_slurm(jobs, {})
+    assert all(code for code, _, _ in first), first
+    second = in_slurm(jobs, {"SLURM_RESTART_COUNT": "1"})
+    assert not any(code for code, _, _ in second), second
+    whole = told("".join(stdout for _, stdout, _ in second))
+    assert whole == [line.replace("began at 0", "began at 20") for line in undisturbed]
 
 
 def write_state(jobs: Jobs, content: bytes, mode: int = 0o600) -> Path:
