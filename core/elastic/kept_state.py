@@ -7,24 +7,26 @@ folder as well; at the next start the newest one found on any host is given to a
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
+import stat
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ringtune import session
 from ringtune.errors import InvalidArgument
-from ringtune.output_file import open_private
+from ringtune.output_file import make_private
 
 if TYPE_CHECKING:
     from ringtune.common.elastic import State
 
 _FILE = "state"
+_PART = "state.{}.part"
+"""What a rank is writing; hosts may share a folder."""
 _HEADER = struct.Struct("<8sQ")
 """Magic word and number of the commit; a pickled `State.saved` follows."""
 _MAGIC = b"RTSTATE1"
@@ -57,7 +59,11 @@ class KeptState:
         """Training has ended well: a later one in this folder begins anew."""
         folder = _folder()
         if folder is not None and _writes():
-            (folder / _FILE).unlink(missing_ok=True)
+            try:
+                for one in (folder / _FILE, *folder.glob(_PART.format("*"))):
+                    one.unlink(missing_ok=True)
+            except OSError as error:
+                session.warn(f"{one} is left, remove it before a new training in {folder}: {error.strerror}")
 
     def _find(self, folder: Path) -> None:
         from ringtune.numpy.objects import allgather_object, broadcast_object
@@ -85,15 +91,28 @@ def keep(state: State) -> None:
         return
     import cloudpickle  # type: ignore[import-untyped]
 
-    part = folder / f"{_FILE}.part"
+    part = _PART.format(session.require().rank)
     try:
-        with io.BufferedWriter(open_private(part, "wb")) as file:
-            file.write(_HEADER.pack(_MAGIC, state._commits))
-            cloudpickle.dump(state.saved(), file)
-        part.replace(folder / _FILE)
+        # By its descriptor all is done in one folder, whatever its path leads to by then.
+        at = os.open(make_private(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with open(_made(part, at), "wb") as file:
+                file.write(_HEADER.pack(_MAGIC, state._commits))
+                cloudpickle.dump(state.saved(), file)
+            os.replace(part, _FILE, src_dir_fd=at, dst_dir_fd=at)
+        finally:
+            with suppress(OSError):
+                os.unlink(part, dir_fd=at)
+            os.close(at)
     except OSError as error:
-        part.unlink(missing_ok=True)
         session.warn(f"commit {state._commits} is not kept in {folder}: {error.strerror or error}")
+
+
+def _made(name: str, at: int) -> int:
+    """Make a new file in a folder: who may write there could have put a link of this name to a file of this user."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=at)
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
 
 
 def _folder() -> Path | None:
@@ -113,7 +132,9 @@ def _number_of(file: Path) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise InvalidArgument(f"{file}: cannot be read: {error.strerror}") from None
+        raise InvalidArgument(
+            f"{file}: cannot be read: {error.strerror}; remove it, or name another folder in RINGTUNE_ELASTIC_STATE"
+        ) from None
 
 
 def _read(file: Path) -> Any:
@@ -125,9 +146,11 @@ def _read(file: Path) -> Any:
 @contextmanager
 def _open(file: Path) -> Iterator[tuple[int, BinaryIO]]:
     """Give the commit that a file of this user holds, and the file where the pickled state begins."""
-    with file.open("rb") as opened:
+    # A named pipe would keep this rank waiting, and a link could lead to the state of another training.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(file, flags), "rb") as opened:
         about = os.fstat(opened.fileno())
-        if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
             raise InvalidArgument(f"{file} may have been written by another user: it is not read; name another folder")
         head = opened.read(_HEADER.size)
         magic, number = _HEADER.unpack(head) if len(head) == _HEADER.size else (b"", 0)

@@ -215,6 +215,32 @@ def test_an_elastic_job_goes_on_without_a_dead_node(slurm: Cluster, train: tuple
     assert first == "0 2" and second.endswith(" 1")
 
 
+KEPT = ELASTIC.replace("hvd.size() == 2", 'not os.environ.get("SLURM_RESTART_COUNT")').replace(
+    'name="wait")\n', 'name="wait")\n            Path("waits").touch()\n'
+)
+
+
+def test_a_requeued_job_goes_on_from_the_last_commit_on_its_nodes(slurm: Cluster, train: tuple[str, float]) -> None:
+    slurm.wait_until("n2 is not there", ["sinfo", "--noheader", "-o", "%D %t"], "2 idle")
+    (slurm.folder / "generations").unlink(missing_ok=True)
+    script = slurm.script("kept.py", TRAIN + KEPT)
+    own_disk = f'RINGTUNE_ELASTIC_STATE=$PWD/disk-$SLURMD_NODENAME/state exec "{sys.executable}" "{script}"'
+    slurm.script("kept.sh", f"#!/bin/bash\nsrun bash -c '{own_disk}'\n")
+    words = ["sbatch", "--parsable", "--requeue", "--open-mode=append", "--nodes=2", "--ntasks-per-node=1"]
+    job = slurm.run(*words, "-o", "kept.out", "kept.sh").stdout.strip()
+    slurm.wait_for("the job does not start", (slurm.folder / "waits").exists)
+    asked = slurm.run("scontrol", "requeue", job)
+    assert asked.returncode == 0, asked.stderr
+    slurm.wait_for("the job is not requeued", lambda: slurm.state(job) == "PENDING")
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")  # by itself it starts two minutes later
+    slurm.wait_for("the job does not end", lambda: slurm.state(job) in ("COMPLETED", "FAILED"))
+    said = (slurm.folder / "kept.out").read_text()
+    assert slurm.state(job) == "COMPLETED", said + slurm.logs()
+    assert (slurm.folder / "generations").read_text().splitlines() == ["0 2", "10 2"]
+    assert ranks(said, train[1]) == ["0 2 0 n1", "1 2 0 n2"]
+    assert not list(slurm.folder.glob("disk-*/state/*")), "it ended well: the next one begins anew"
+
+
 def _steps(slurm: Cluster, kept: Path) -> int:
     return int(slurm.run(sys.executable, "-c", f"import torch; print(torch.load('{kept}')['steps'])").stdout or 0)
 
