@@ -24,7 +24,7 @@ from ringtune.timeline.analysis.headline import headline
 from ringtune.timeline.analysis.steps import Counted, counted, select_steps
 from ringtune.timeline.analysis.summary import Summary
 from ringtune.timeline.analysis.tables import stacked
-from ringtune.timeline.doctor.failure import Failure, failure
+from ringtune.timeline.doctor.failure import Failure, failure, of_trace
 from ringtune.timeline.inputs import load
 from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import Trace
@@ -60,7 +60,7 @@ every_option = click.option("--all", "every", is_flag=True, help="List all ranks
 
 @dataclass(frozen=True)
 class Found(Counted):
-    """What the user named, and how its run failed, or why it hangs; None for files and for a run that ends well."""
+    """What the user named, and how its run failed, or why it hangs; None for one that ends well."""
 
     failure: Failure | None
 
@@ -94,7 +94,8 @@ def load_counted(source: tuple[Path, ...], steps: str | None, all_steps: bool) -
 
 def _counted(whole: Trace, source: tuple[Path, ...], steps: str | None, all_steps: bool) -> Found:
     run = named_run(source)
-    failed = failure(run, whole) if run is not None else None  # steps that are left out tell how it ended, too
+    # Steps that are left out tell how it ended, too.
+    failed = failure(run, whole) if run is not None else of_trace(whole)
     trace = _of_steps(whole, source, steps)
     what = Counted(trace, None) if all_steps or steps is not None else counted(trace)
     return Found(what.trace, what.startup, failed)
