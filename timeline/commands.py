@@ -241,9 +241,10 @@ def stragglers_command(
     type=click.Path(path_type=Path),
     help="The same training on fewer ranks (usually one), for computation scaling.",
 )
+@every_option
 @analysis
 def efficiency_command(
-    source: tuple[Path, ...], reference: Path | None, as_json: bool, steps: str | None, all_steps: bool
+    source: tuple[Path, ...], reference: Path | None, every: bool, as_json: bool, steps: str | None, all_steps: bool
 ) -> None:
     """Print the factors that multiply exactly to the parallel efficiency."""
     from ringtune.timeline.analysis.efficiency import efficiency
@@ -252,7 +253,7 @@ def efficiency_command(
     base = read_counted((reference,), None, all_steps).trace if reference is not None else None
     what = read_counted(source, steps, all_steps)
     found = efficiency(what.trace, base)
-    show_counted(what, found.to_json(), lambda: efficiency_view(found), as_json=as_json, opening=None)
+    show_counted(what, found.to_json(), lambda: efficiency_view(found, every=every), as_json=as_json, opening=None)
 
 
 SLOWER = 3
