@@ -25,7 +25,7 @@ from ringtune.timeline.analysis.headline import headline
 from ringtune.timeline.analysis.steps import Counted, counted, select_steps
 from ringtune.timeline.analysis.summary import Summary
 from ringtune.timeline.analysis.tables import stacked
-from ringtune.timeline.doctor.failure import Failure, failure
+from ringtune.timeline.doctor.failure import Failure, failure, of_trace
 from ringtune.timeline.inputs import load
 from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import Trace
@@ -61,7 +61,7 @@ every_option = click.option("--all", "every", is_flag=True, help="List all ranks
 
 @dataclass(frozen=True)
 class Found(Counted):
-    """What the user named, and how its run failed, or why it hangs; None for files and for a run that ends well."""
+    """What the user named, and how its run failed, or why it hangs; None for one that ends well."""
 
     failure: Failure | None
 
@@ -95,7 +95,8 @@ def load_counted(source: tuple[Path, ...], steps: str | None, all_steps: bool) -
 
 def _counted(whole: Trace, source: tuple[Path, ...], steps: str | None, all_steps: bool) -> Found:
     run = named_run(source)
-    failed = failure(run, whole) if run is not None else None  # steps that are left out tell how it ended, too
+    # Steps that are left out tell how it ended, too.
+    failed = failure(run, whole) if run is not None else of_trace(whole)
     trace = _of_steps(whole, source, steps)
     what = Counted(trace, None) if all_steps or steps is not None else counted(trace)
     return Found(what.trace, what.startup, failed)
@@ -241,9 +242,10 @@ def stragglers_command(
     type=click.Path(path_type=Path),
     help="The same training on fewer ranks (usually one), for computation scaling.",
 )
+@every_option
 @analysis
 def efficiency_command(
-    source: tuple[Path, ...], reference: Path | None, as_json: bool, steps: str | None, all_steps: bool
+    source: tuple[Path, ...], reference: Path | None, every: bool, as_json: bool, steps: str | None, all_steps: bool
 ) -> None:
     """Print the factors that multiply exactly to the parallel efficiency."""
     from ringtune.timeline.analysis.efficiency import efficiency
@@ -252,7 +254,7 @@ def efficiency_command(
     base = read_counted((reference,), None, all_steps).trace if reference is not None else None
     what = read_counted(source, steps, all_steps)
     found = efficiency(what.trace, base)
-    show_counted(what, found.to_json(), lambda: efficiency_view(found), as_json=as_json, opening=None)
+    show_counted(what, found.to_json(), lambda: efficiency_view(found, every=every), as_json=as_json, opening=None)
 
 
 SLOWER = 3

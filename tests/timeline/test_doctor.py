@@ -19,7 +19,7 @@ from ringtune.timeline.doctor.diagnosis import diagnose
 from ringtune.timeline.doctor.failure import failure
 from ringtune.timeline.doctor.outlook import Outlook, Prospect
 from ringtune.timeline.doctor.page import WIDTH
-from ringtune.timeline.merging.merge import merge_run
+from ringtune.timeline.merging.merge import merge, merge_run
 from ringtune.timeline.runs.records import Estimate
 from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import Instant, Trace
@@ -142,14 +142,19 @@ def failed_run(folder: Path, **said: Any) -> Run:
 def failed_trace(*, stall: bool, errors: tuple[int, ...]) -> Trace:
     """Three ranks; on some of them an operation failed."""
     trace, _ = trace_of(Scenario(ranks=3, steps=5))
-    end = int(trace.spans.end_ns.max())
+    made = failed_instants(int(trace.spans.end_ns.max()), stall=stall, errors=errors)
+    return replace(trace, instants=(*trace.instants, *made))
+
+
+def failed_instants(end: int, *, stall: bool, errors: tuple[int, ...]) -> list[Instant]:
+    """An operation fails on some ranks at a moment, or rank 2 is missing in it."""
     instants = [
         Instant("ERROR", "error", rank, end + rank, {"tensor": "grad.7", "message": f"grad.7 fails on rank {rank}"})
         for rank in errors
     ]
     if stall:
         instants.append(Instant("STALL", "stall", 0, end, {"tensor": "grad.7", "missing": [2], "age_ns": 10**10}))
-    return replace(trace, instants=(*trace.instants, *instants))
+    return instants
 
 
 def test_a_failed_run_says_who_failed_with_what_and_where_each_rank_stood(tmp_path: Path) -> None:
@@ -206,6 +211,65 @@ def test_a_run_that_somebody_ended_has_not_failed(code: int, rank: int | None, f
     runfolder.create(tmp_path, runfolder.RunRecord("ended"))
     runfolder.finish(tmp_path, code, None if rank is None else {"rank": rank})
     assert (failure(Run(tmp_path), None) is not None) == failed
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("code", "how", "look"),
+    [
+        (7, "its program ended itself", "for what exits with code 7 (sys.exit, os._exit, a library)"),
+        (137, "killed, or crashed outside Python", "in its host's kernel log (dmesg) whether memory ran out"),
+        (139, "killed, or crashed outside Python", ""),
+    ],
+)
+def test_a_rank_that_left_no_error_ended_itself_or_was_ended(
+    code: int, how: str, look: str, kept: bool, tmp_path: Path
+) -> None:
+    run = failed_run(tmp_path, rank=1, host="", exit_code=code, after_s=1.0, last_lines=[])
+    if kept:
+        layout.log_file(tmp_path, 1).parent.mkdir()
+        layout.log_file(tmp_path, 1).touch()
+    found = failure(run, failed_trace(stall=False, errors=(0, 2)))
+    assert found is not None and found.headline.endswith(f"and left no error while the others lost it: {how}.")
+    printed = "at what it printed (ringtune run --logs keeps it)"
+    assert found.action == "Look " + " and ".join([look] * bool(look) + [printed] * (not kept or not look))
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize(
+    ("stall", "errors", "later", "words"),
+    [
+        (
+            True,
+            (0, 1),
+            False,
+            "Rank 2 did not come to grad.7 after step 4: the others waited 10 s. Name the run folder",
+        ),
+        (False, (1, 0), False, "The trace ends with failed operations: grad.7 fails on rank 0. Name the run folder"),
+        (False, (1, 0), True, None),
+        (True, (), True, None),
+        (False, (), False, None),
+    ],
+)
+def test_a_trace_without_its_run_says_of_the_end_what_it_holds(
+    stall: bool, errors: tuple[int, ...], later: bool, words: str | None, merged: bool, tmp_path: Path
+) -> None:
+    job = simulate(Scenario(ranks=3, steps=5))[0]
+    ends = [int((one.begin_ns if later else one.end_ns).max()) for one in job.spans.values()]
+    instants = failed_instants(min(ends) // 2 if later else max(ends), stall=stall, errors=errors)
+    ranks = {rank: tuple(one for one in instants if one.rank == rank) for rank in job.spans}
+    parts = replace(job, instants=ranks).write(tmp_path / "parts")
+    source = tmp_path / "merged.json" if merged else tmp_path / "parts"
+    if merged:
+        merge(parts, source)
+    for command in ("summary", "stragglers", "doctor"):
+        document = json.loads(CliRunner().invoke(timeline, [command, str(source), "--json"]).stdout)
+        assert (document["failure"] is None) == (words is None), command
+        assert words is None or document["headline"].startswith(words)
+    if words is not None:
+        assert flat(doctor(source)).startswith(words)
+        page = flat(CliRunner().invoke(timeline, ["stragglers", str(source)], catch_exceptions=False).stdout)
+        assert page.startswith(words) and " of step 4; then: grad.7 fails on rank 0" in page
 
 
 @pytest.mark.parametrize("logs", [False, True])

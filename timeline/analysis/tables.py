@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -33,7 +34,6 @@ _CAUSE_NAMES = {"late": "late (others waited)", "copy_in": "copy in", "copy_out"
 def new_table(title: str, *columns: str) -> Table:
     """Return an empty table; texts stand left, numbers right."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.caption_justify = "left"
     for column in columns:
         # On a narrow terminal the host gives way, never a number.
         is_host = column == "host"
@@ -56,11 +56,14 @@ def stacked(view: RenderableType, width: int) -> list[RenderableType]:
 
 
 def _titled(table: Table) -> Iterator[RenderableType]:
-    """The title as a line of its own: as a part of the table it would be broken at the table's width."""
-    if table.title:
-        yield Text(str(table.title), "bold")
-    table.title = None
+    """Title and caption as lines of their own: as parts of the table they would be broken at the table's width."""
+    title, caption = table.title, table.caption
+    table.title = table.caption = None
+    if title:
+        yield Text(str(title), "bold")
     yield table
+    if caption:
+        yield Text(str(caption), "dim")
 
 
 def _stacked(table: Table, width: int) -> Iterator[Table]:
@@ -202,8 +205,8 @@ def _lists(found: Stragglers) -> list[RenderableType]:
     return parts
 
 
-def efficiency_view(found: Efficiency) -> RenderableType:
-    """The factors and what each says."""
+def efficiency_view(found: Efficiency, *, every: bool = False) -> RenderableType:
+    """The factors and what each says; of many ranks those that compute farthest from the usual one, or all."""
     table = new_table("Efficiency: the factors multiply exactly to it", "factor", "value", "what is missing to 100 %")
     rows = [
         ("load balance", found.load_balance, "some ranks compute longer than others"),
@@ -219,7 +222,9 @@ def efficiency_view(found: Efficiency) -> RenderableType:
     for name, value, meaning in rows:
         table.add_row(name, f"{100 * float(value):.2f} %", meaning)
     useful = new_table("Useful time", "rank", "useful", "share")
-    for rank, ns in found.useful_ns.items():
+    usual_ns = statistics.median(found.useful_ns.values())
+    ranks, useful.caption = standing_out([*found.useful_ns.items()], lambda row: abs(row[1] - usual_ns), every=every)
+    for rank, ns in ranks:
         useful.add_row(str(rank), time_text(ns), share_text(ns, found.runtime_ns))
     length = Text(f"{found.steps} steps in {time_text(found.runtime_ns)}; {time_text(found.ideal_ns)} if communication "
                   "were free")  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,10 @@ _MOST_LISTED, _LAST_LINES = 4, 8
 """Ranks that are listed above an analysis, and lines of one at fault."""
 _INTERRUPTED = frozenset(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
 """Exit codes of a job that somebody ended."""
+_OWN_CODES, _KILLED = 127, 128 + signal.SIGKILL
+"""The highest exit code with which a program ends itself; above, a signal ended it, as SIGKILL does."""
 _PRINTED = "what it printed (ringtune run --logs keeps it)"
+_NAME_THE_RUN = "Name the run folder, where there is one, instead of the file to see where each rank stood"
 _OWN = str(Path(ringtune.errors.__file__).parent)
 _FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<|/ringtune/")
 _BLOCK = re.compile(r"^(?=# |Thread 0x|Current thread 0x|Traceback )", re.MULTILINE)
@@ -129,6 +132,7 @@ class _Launcher:
     rank: int
     how: str
     lines: tuple[str, ...]
+    code: int = 0
 
     @staticmethod
     def of(said: Mapping[str, Any], code: object) -> _Launcher:
@@ -136,7 +140,8 @@ class _Launcher:
         place = f" on {host}" if isinstance(host, str) and host else ""
         ended = f" ended with code {code}{_signal(code)}" if isinstance(code, int) else ""
         moment = f" after {after_s:.1f} s" if isinstance(after_s, int | float) else ""
-        return _Launcher(max(-1, _whole(said.get("rank"), -1)), place + ended + moment, _texts(said.get("last_lines")))
+        rank, lines = max(-1, _whole(said.get("rank"), -1)), _texts(said.get("last_lines"))
+        return _Launcher(rank, place + ended + moment, lines, _whole(code, 0))
 
 
 def failure(run: Run, trace: Trace | None) -> Failure | None:
@@ -154,6 +159,24 @@ def failure(run: Run, trace: Trace | None) -> Failure | None:
     size, running = min(max(run.size, size), MOST_RANKS), run.status == "running"
     found = explain(run.document, stacks, printed, spans, instants, size, running=running)
     return found if found is not None and found.headline else None
+
+
+def of_trace(trace: Trace) -> Failure | None:
+    """Return how a trace without its run folder ends, if operations failed or stalled and none was finished since."""
+    if not any(one.name in (ERROR, STALL) for one in trace.instants):
+        return None
+    failed, last, done = _failed_operations(trace.instants), _last(trace.spans), trace.spans.of_stage(Stage.COMMUNICATE)
+    missing = _missing(trace.spans, trace.instants)
+    errors = [one for one in trace.instants if one.name == ERROR]
+    ends = [RankEnd(rank, failed.get(rank, ""), False, *last.get(rank, ("", -1))) for rank in range(trace.size)]
+    if missing is not None:
+        blamed, headline = missing.ranks, _absent(missing, {end.rank: end for end in ends}, running=False)
+    elif errors and (not len(done) or int(done.end_ns.max()) < min(one.at_ns for one in errors)):
+        first = min(errors, key=lambda one: (one.at_ns, one.rank))
+        blamed, headline = (), f"The trace ends with failed operations: {failed[first.rank]}."
+    else:
+        return None
+    return Failure(headline, _NAME_THE_RUN, blamed, tuple(sorted(ends, key=lambda end: end.rank not in blamed)))
 
 
 def explain(
@@ -193,7 +216,8 @@ def explain(
     if interrupted or len(silent) == len(ends):
         silent = []
     blamed, headline = _verdict(ends, silent, missing, seen, running=running)
-    action = _action([ends[rank] for rank in blamed if rank in ends], unknown=bool(headline) and not running)
+    unknown = bool(headline) and not running
+    action = _action([ends[rank] for rank in blamed if rank in ends], seen, printed, unknown=unknown)
     hang = _texts(imported.get("hang")) if isinstance(imported, Mapping) else ()
     if hang:
         headline, action = f"{hang[0]}: look at where it stands in Python below", ""
@@ -223,11 +247,7 @@ def _verdict(
         begin = f"{ended}: " if own[0].rank == seen.rank else f"Rank {own[0].rank} ended by "
         return tuple(end.rank for end in own), f"{begin}{own[0].error}{others}."
     if missing is not None:
-        step = max((ends[rank].step for rank in missing.ranks if rank in ends), default=-1)
-        after = f" after step {step:,}" if step >= 0 else ""
-        verb = "do" if running and len(missing.ranks) > 1 else "does" if running else "did"
-        sentence = f"{_ranks(missing.ranks)} {verb} not come to {missing.tensor}{after}"
-        return missing.ranks, f"{sentence}: the others waited {missing.waited_s:.0f} s."
+        return missing.ranks, _absent(missing, ends, running=running)
     if silent:
         # The others were told to end, and had the time to write where they stood.
         mute = [end for end in silent if end.rank == seen.rank] or [end for end in silent if not end.stood] or silent
@@ -235,7 +255,9 @@ def _verdict(
         if mute[0].stood and seen.rank not in who:
             return who, f"{_ranks(who)} stood in {mute[0].stood} while the others waited."
         begin = f"{ended}, and" if seen.rank in who else _ranks(who)
-        return who, f"{begin} left no error while the others lost it: killed, or crashed outside Python."
+        itself = seen.rank in who and 0 < seen.code <= _OWN_CODES
+        how = "its program ended itself" if itself else "killed, or crashed outside Python"
+        return who, f"{begin} left no error while the others lost it: {how}."
     if running:
         return (), "No rank finishes an operation."
     if seen.rank in ends:
@@ -244,13 +266,38 @@ def _verdict(
     return (), f"The job{seen.how}, and nothing says which rank failed first." if seen.how else ""
 
 
-def _action(blamed: Sequence[RankEnd], *, unknown: bool) -> str:
-    """Return what to do first; ``unknown``: whether to look for the rank at fault where none is known."""
+def _absent(missing: _Missing, ends: Mapping[int, RankEnd], *, running: bool) -> str:
+    """Return the sentence that says who did not come."""
+    step = max((ends[rank].step for rank in missing.ranks if rank in ends), default=-1)
+    after = f" after step {step:,}" if step >= 0 else ""
+    verb = "do" if running and len(missing.ranks) > 1 else "does" if running else "did"
+    sentence = f"{_ranks(missing.ranks)} {verb} not come to {missing.tensor}{after}"
+    return f"{sentence}: the others waited {missing.waited_s:.0f} s."
+
+
+def _action(blamed: Sequence[RankEnd], seen: _Launcher, kept: Container[int], *, unknown: bool) -> str:
+    """Return what to do first.
+
+    Args:
+        blamed: The ranks at fault.
+        seen: What the launcher saw.
+        kept: The ranks of which what they printed is kept.
+        unknown: Whether to look for the rank at fault where none is known.
+    """
     if stood := next((end.stood for end in blamed if end.stood), ""):
         return f"Look at {stood}"
-    if blamed:
-        return f"Look at {'its last lines below' if blamed[0].lines else _PRINTED}"
-    return "Run it again with ringtune run --logs --timeline to see which" if unknown else ""
+    if not blamed:
+        return "Run it again with ringtune run --logs --timeline to see which" if unknown else ""
+    if blamed[0].lines:
+        return "Look at its last lines below"
+    places, code = [], seen.code if blamed[0].rank == seen.rank else 0
+    if 0 < code <= _OWN_CODES:
+        places.append(f"for what exits with code {code} (sys.exit, os._exit, a library)")
+    elif code == _KILLED:
+        places.append("in its host's kernel log (dmesg) whether memory ran out")
+    if blamed[0].rank not in kept or not places:
+        places.append(f"at {_PRINTED}")
+    return f"Look {' and '.join(places)}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
