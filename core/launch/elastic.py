@@ -25,15 +25,15 @@ from ringtune.elastic import keys
 from ringtune.elastic.job_timeline import Continuation
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import UsageError
-from ringtune.launch import membership, remote
+from ringtune.launch import actions, membership, remote, supervisor
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, as_torchrun, for_other_host, meeting_place, worker_environment
 from ringtune.launch.hosts import Host, Slot, is_local
 from ringtune.launch.membership import Membership
 from ringtune.launch.options import ElasticOptions, LaunchOptions
-from ringtune.launch.rank import Order, RankProcess
+from ringtune.launch.rank import ABANDON_S, Order, RankProcess
 from ringtune.launch.streams import Streams
-from ringtune.launch.supervisor import ABANDON_S, Failure, Outcome, Supervisor, how_ended
+from ringtune.launch.supervisor import Failure, Outcome, Supervisor, how_ended
 
 _LOOK_EVERY_S = 0.1
 _STOPPED_S = 10.0
@@ -73,6 +73,8 @@ class ElasticSupervisor(Supervisor):
         options: The job.
     """
 
+    _KIND = "worker"
+
     def __init__(self, job: Job, limits: membership.Limits, streams: Streams, options: LaunchOptions) -> None:
         super().__init__((), streams, options)
         self._job = job
@@ -85,7 +87,7 @@ class ElasticSupervisor(Supervisor):
         self._killed: dict[int, float] = {}
         self._notices = 0
         self._news = 0
-        self._given_up: membership.GiveUp | None = None
+        self._given_up: actions.GiveUp | None = None
         with native.translated():
             client = native.load().StoreClient
             self._store = client(job.store_host, job.store_port, job.secret, _STORE_TIMEOUT_NS, "launcher")
@@ -158,29 +160,36 @@ class ElasticSupervisor(Supervisor):
         for worker in awaited ^ self._awaited:
             if worker in self._running:
                 self._running[worker].end_if_stopped(_STOPPED_S if worker in awaited else math.inf)
+        if bool(awaited) != bool(self._awaited):
+            self._say_alone_at = time.monotonic() + supervisor.WAITING_S if awaited else None
         self._awaited = awaited
 
-    def _do(self, action: membership.Action) -> None:
-        if isinstance(action, membership.Start):
+    def _late(self) -> tuple[list[RankProcess], str]:
+        if not self._awaited:
+            return super()._late()
+        return [self._running[worker] for worker in sorted(self._awaited)], "others are ready to go on"
+
+    def _do(self, action: actions.Action) -> None:
+        if isinstance(action, actions.Start):
             self._start(action)
-        elif isinstance(action, membership.Publish):
+        elif isinstance(action, actions.Publish):
             self._publish(action)
-        elif isinstance(action, membership.Dismiss):
+        elif isinstance(action, actions.Dismiss):
             self._assign(action.worker, {"leave": action.reason})
-        elif isinstance(action, membership.Notify):
+        elif isinstance(action, actions.Notify):
             self._tell_notice(action.result)
-        elif isinstance(action, membership.Kill):
+        elif isinstance(action, actions.Kill):
             self._streams.say(f"worker {action.worker} {action.why}, ending it")
             self._running[action.worker].kill()
             self._killed[action.worker] = time.monotonic()
-        elif isinstance(action, membership.Say):
+        elif isinstance(action, actions.Say):
             self._streams.say(action.text)
         else:
             self._given_up = action
             self._streams.say(f"the job ends: {action.reason}")
             self._terminate_at = time.monotonic()
 
-    def _start(self, action: membership.Start) -> None:
+    def _start(self, action: actions.Start) -> None:
         if self._interrupted_by:
             return
         elastic, here = self._options.elastic, is_local(action.host)
@@ -216,7 +225,7 @@ class ElasticSupervisor(Supervisor):
         scripted = self._options.elastic is not None and self._options.elastic.script is not None
         return self._job.store_towards(next(iter(others), socket.gethostname() if scripted else ""))
 
-    def _publish(self, action: membership.Publish) -> None:
+    def _publish(self, action: actions.Publish) -> None:
         self._streams.say(f"generation {action.generation}: {len(action.workers)} ranks")
         given, size = self._options.environ, len(action.workers)
         hosts = [self._running[worker].slot.host for worker in action.workers]
@@ -266,6 +275,8 @@ class ElasticSupervisor(Supervisor):
                 self._streams.say(f"worker {rank.rank} on {rank.slot.host} {how_ended(code)}")
         if not self._interrupted_by:
             self._feed(functools.partial(self._membership.ended, rank.rank, code))
+            if self._membership.finishing and self._running:
+                self._watch_the_rest()
 
     def _outcome(self) -> Outcome:
         if self._interrupted_by:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ringtune.elastic.results import HostUpdateResult
+from ringtune.launch.actions import Action, Dismiss, GiveUp, Kill, Notify, Publish, Say, Start
 from ringtune.launch.hosts import Host
 
 _KILLED = 128 + 9
@@ -45,63 +46,6 @@ class Limits:
     fixed_hosts: bool = False
 
 
-@dataclass(frozen=True)
-class Start:
-    """Start a worker on a host."""
-
-    worker: int
-    host: str
-
-
-@dataclass(frozen=True)
-class Publish:
-    """Tell workers their ranks: the order of the list."""
-
-    generation: int
-    workers: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Dismiss:
-    """Tell a ready worker that the job goes on without it."""
-
-    worker: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Notify:
-    """Tell running workers of a change of hosts."""
-
-    result: HostUpdateResult
-
-
-@dataclass(frozen=True)
-class Kill:
-    """End a worker for which the others wait no longer, and say why."""
-
-    worker: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Say:
-    """A message for the user."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """The job cannot go on."""
-
-    reason: str
-    exit_code: int
-
-
-Action = Start | Publish | Dismiss | Notify | Kill | Say | GiveUp
-
-
 @dataclass
 class _Worker:
     host: str
@@ -127,18 +71,20 @@ class Membership:
         limits: Limits of the job.
         generation: Number of the latest generation, 0 before the first.
         over: No worker is started or gets a rank any more.
+        finishing: A worker has finished, and there will be no new generation.
         failed_at_the_end: A worker failed after another had finished.
     """
 
     limits: Limits
     generation: int = 0
     over: bool = False
+    finishing: bool = False
     failed_at_the_end: bool = False
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _hosts: dict[str, _HostState] = field(default_factory=dict)  # oldest first
     _next_worker: int = 0
     _forming: bool = True
-    _finishing: bool = False
+    _few_said: bool = False
     _deadline: float | None = None
     _formed_at: float = 0.0
     _first_failure: int = 0
@@ -181,7 +127,7 @@ class Membership:
         if self._surplus():
             result |= HostUpdateResult.removed
         self._reminded_at = now
-        if not self._forming and not self._finishing:
+        if not self._forming and not self.finishing:
             if self._free_slots(now) and self._wanted() > 0:
                 result |= HostUpdateResult.added
             if result:
@@ -191,7 +137,7 @@ class Membership:
     def ready(self, worker: int, now: float) -> None:
         """A worker waits for its rank."""
         self._workers[worker].ready = True
-        if not self._finishing:
+        if not self.finishing:
             self._begin_forming(now)
         self._settle(now)
 
@@ -201,7 +147,7 @@ class Membership:
         if gone.dismissed:
             pass
         elif exit_code == 0:
-            self._finishing = True
+            self.finishing = True
         else:
             self._failed(gone, exit_code, now)
         self._settle(now)
@@ -217,7 +163,7 @@ class Membership:
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        if not self._forming and not self._finishing and not self.over:
+        if not self._forming and not self.finishing and not self.over:
             self._notice_time(now)
         self._settle(now)
 
@@ -232,7 +178,7 @@ class Membership:
         host.strikes += 1
         if unreachable:  # new workers could not be reached either; the host is blocked once for all that it had
             host.strikes = 0 if host.blocked_until > now else host.slots
-        if host.strikes >= host.slots and not self._finishing:
+        if host.strikes >= host.slots and not self.finishing:
             host.strikes = 0
             host.blocks += 1
             host.blocked_until = float("inf")
@@ -240,7 +186,7 @@ class Membership:
                 low, high = self.limits.cooldown_s
                 host.blocked_until = now + min(high, low * 2.0 ** (host.blocks - 1))
             self._actions.append(Say(f"no new ranks on {gone.host}: too many of them failed there"))
-        if self._finishing:
+        if self.finishing:
             self.failed_at_the_end = True
         else:
             self._begin_forming(now)
@@ -264,7 +210,7 @@ class Membership:
     def _settle(self, now: float) -> None:
         if self.over:
             return
-        if self._finishing:
+        if self.finishing:
             for number, worker in self._live().items():
                 if worker.ready:
                     self._dismiss(number, "the job is ending: another rank has finished")
@@ -316,6 +262,11 @@ class Membership:
             self._deadline = now + self.limits.timeout_s
         elif now >= self._deadline:
             self._give_up(f"only {len(live)} ranks after {self.limits.timeout_s:g} s, at least {need} are needed")
+        elif not missing and len(live) < need and not self._few_said:
+            self._few_said = True
+            left_s = self._deadline - now
+            few = f"{len(live)} ranks are there and at least {need} are needed"
+            self._actions.append(Say(f"{few}: waiting for hosts, for {left_s:.0f} s at most"))
 
     def _leave_behind(self, leaving: Sequence[int], now: float) -> None:
         """End workers that leave the job and do not come, once all others have waited for them for a moment."""
@@ -339,7 +290,7 @@ class Membership:
             self._give_up(f"the ranks have changed {limit} times, which is the limit")
             return
         self.generation += 1
-        self._forming = False
+        self._forming = self._few_said = False
         self._deadline = None
         self._formed_at = now
         live = self._live()

@@ -56,6 +56,10 @@ _LOST = 255
 """Exit code of a rank whose end nobody has seen; ssh's own is the same when it loses its host."""
 
 
+ABANDON_S = 3.0
+"""Time a rank agent may take after SIGKILL before it is killed itself (an ssh to a host that is gone)."""
+
+
 class RankProcess:
     """A started rank. Not thread-safe: belongs to the launcher's loop."""
 
@@ -134,13 +138,17 @@ class RankProcess:
         self._process.kill()
 
     def close(self) -> None:
-        """Wait for the process and free its descriptors."""
+        """Wait for the process, which has ended or was told to (`kill`), and free its descriptors."""
         os.close(self.pidfd)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
-        self._process.wait()
+        try:
+            self._process.wait(ABANDON_S)
+        except subprocess.TimeoutExpired:
+            self.kill_rank_agent()
+            self._process.wait()
 
     def _tell(self, data: bytes) -> None:
         assert self._process.stdin is not None

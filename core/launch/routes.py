@@ -22,6 +22,8 @@ from ringtune.errors import RingtuneError
 _TRIED_BY = 8
 """How many other hosts try the addresses of one."""
 _ANSWER_S = 60.0
+_END_S = 2.0
+"""How long the end of a killed probe's output is waited for."""
 LAUNCHER = ""
 """Stands for the launcher's machine, which need not have ranks."""
 
@@ -90,9 +92,10 @@ class Probe:
             return [None] * len(targets)
 
     def close(self) -> None:
-        """End it."""
+        """End it. What it has left behind, as ssh may do to share its connection, can hold its output open."""
         self._process.kill()
-        self._process.communicate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.communicate(timeout=_END_S)
 
     def _line(self, timeout_s: float) -> str:
         found: list[str] = []
@@ -102,8 +105,7 @@ class Probe:
         reader.start()
         reader.join(max(0.0, timeout_s))
         if reader.is_alive():
-            self._process.kill()  # ends the line, and the thread with it
-            reader.join()
+            self._process.kill()  # ends the line, and the thread with it, unless it has left something behind
             raise subprocess.TimeoutExpired(self._process.args, timeout_s)
         return found[0] if found else ""
 

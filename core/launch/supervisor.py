@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from ringtune.launch.options import LaunchOptions
-from ringtune.launch.rank import RankProcess
+from ringtune.launch.rank import ABANDON_S, RankProcess
 from ringtune.launch.streams import Streams
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -29,9 +29,10 @@ WAITING_S = 60.0
 """After so long, and again, the launcher says for which ranks it waits when others have ended with code 0; one whose
 process is stopped for so long is ended."""
 
-ABANDON_S = 3.0
-"""Time a rank agent may take after SIGKILL before it is killed itself (an ssh to a host that is gone)."""
 _NAMED = 8
+_READ_BYTES = 1 << 16
+_PIPE_READS = 17
+"""So many reads empty a pipe: the kernel lets it hold up to 1 MiB."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ class Supervisor:
         lost_of: Returns what a rank that has failed had lost of another one; empty: nothing. Such a rank is no first
             failure where another one turns out to be.
     """
+
+    _KIND = "rank"
 
     def __init__(
         self,
@@ -181,7 +184,7 @@ class Supervisor:
         """Pass on what can be read now; False when there is no more, for now or for ever."""
         descriptor = rank.stdout if stream == "stdout" else rank.stderr
         try:
-            data = os.read(descriptor, 1 << 16)
+            data = os.read(descriptor, _READ_BYTES)
         except BlockingIOError:
             return False
         if data:
@@ -195,8 +198,10 @@ class Supervisor:
         if rank.exit_code() is None:
             return
         for stream in ("stdout", "stderr"):
-            while self._read(rank, stream):
-                pass
+            # What the rank has left behind may write on without end: no more is read than what a pipe holds.
+            for _ in range(_PIPE_READS):
+                if not self._read(rank, stream):
+                    break
         self._streams.feed(rank.rank, "stderr", rank.without_proof(b"", last=True))
         code = rank.exit_code()  # with the proof of a good end, if its agent has given one
         assert code is not None
@@ -214,11 +219,15 @@ class Supervisor:
         elif code == 0 and self._failure is None and not self._interrupted_by and self._running:
             if self._on_end_well is not None:
                 self._on_end_well(rank)
-            self._say_alone_at = time.monotonic() + WAITING_S
-            for one in self._running.values():
-                one.end_if_stopped(WAITING_S)
+            self._watch_the_rest()
         if self._followed is not None and self._failure is None and not self._running:
             self._name(self._followed)
+
+    def _watch_the_rest(self) -> None:
+        """Say in a while for whom the launcher still waits, and end who stands stopped."""
+        self._say_alone_at = time.monotonic() + WAITING_S
+        for one in self._running.values():
+            one.end_if_stopped(WAITING_S)
 
     def _failed(self, failure: Failure) -> None:
         """Name the first failure. One that followed from a lost rank waits for that one until the grace ends."""
@@ -230,7 +239,7 @@ class Supervisor:
         self._name(failure)
 
     def _name(self, failure: Failure) -> None:
-        self._failure = failure
+        self._failure, self._say_alone_at = failure, None
         if self._on_failure is not None:
             self._on_failure(str(failure))  # ranks that wait for this one in init() need not wait on
         self._after_failure()
@@ -260,7 +269,7 @@ class Supervisor:
             self._streams.say(f"{signal.Signals(number).name} again, killing the ranks")
             self._kill_at = time.monotonic()
         else:
-            self._interrupted_by = number
+            self._interrupted_by, self._say_alone_at = number, None
             self._send(number)
             self._send(signal.SIGCONT)  # a stopped rank would not handle the signal
             self._kill_at = time.monotonic() + self._options.interrupt_grace_s
@@ -290,11 +299,16 @@ class Supervisor:
                 rank.kill_rank_agent()
 
     def _say_who_runs(self) -> None:
-        """Say for whom the launcher waits, since other ranks have ended well: nothing else may be printed any more."""
-        names = [f"rank {rank.rank} on {rank.slot.host}" for rank in list(self._running.values())[:_NAMED]]
-        more = f" and {len(self._running) - _NAMED} more" if len(self._running) > _NAMED else ""
-        if names and not self._interrupted_by and self._failure is None:
-            self._streams.say(f"still waiting for {', '.join(names)}{more}, since others have ended with code 0")
+        """Say for whom the launcher waits: nothing else may be printed any more."""
+        late, why = self._late()
+        names = [f"{self._KIND} {rank.rank} on {rank.slot.host}" for rank in late[:_NAMED]]
+        more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
+        if names:
+            self._streams.say(f"still waiting for {', '.join(names)}{more}, since {why}")
+
+    def _late(self) -> tuple[list[RankProcess], str]:
+        """Return for whom the launcher waits, and why."""
+        return list(self._running.values()), "others have ended with code 0"
 
     def _send(self, number: int) -> None:
         for rank in self._running.values():

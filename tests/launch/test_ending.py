@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -150,6 +151,68 @@ def test_a_rank_that_works_on_when_the_others_have_ended_is_waited_for(
     slow = jobs.script("if rank == 1: time.sleep(1.5)")
     assert launch(LaunchOptions([sys.executable, slow], num_proc=2)) == 0
     assert 1 <= capfd.readouterr().err.count("still waiting for rank 1 on localhost") <= 5
+
+
+JOINS = """
+import os, signal
+import ringtune.numpy as hvd
+hvd.init()
+first = hvd.rank() == 0
+hvd.shutdown()
+"""
+
+
+def test_a_worker_that_stands_stopped_when_another_has_finished_is_ended(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from ringtune.launch import LaunchOptions, launch, supervisor
+    from ringtune.launch.options import ElasticOptions
+
+    monkeypatch.setattr(supervisor, "WAITING_S", 1.0)
+    stopped = f"{JOINS}\nif not first: {STOP}"
+    options = LaunchOptions([sys.executable, "-c", stopped], num_proc=2, elastic=ElasticOptions(min_np=1))
+    assert launch(options) == 128 + signal.SIGKILL
+    said = capfd.readouterr().err
+    assert re.search(r"still waiting for worker \d on localhost, since others have ended with code 0", said), said
+    assert "ending the rank, which stands stopped for 1 s" in said
+
+
+def test_a_worker_for_which_others_wait_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from ringtune.launch import LaunchOptions, launch, supervisor
+    from ringtune.launch.options import ElasticOptions
+
+    monkeypatch.setattr(supervisor, "WAITING_S", 0.3)
+    late = f"import os, time\nif os.environ['RINGTUNE_WORKER'] == '1': time.sleep(3)\n{JOINS}"
+    options = LaunchOptions([sys.executable, "-c", late], num_proc=2, elastic=ElasticOptions(min_np=1))
+    assert launch(options) == 0
+    assert "still waiting for worker 1 on localhost, since others are ready to go on" in capfd.readouterr().err
+
+
+def test_what_a_rank_leaves_behind_cannot_keep_the_launcher_by_its_output(jobs: Jobs) -> None:
+    """A process in a session of its own outlives the rank and its agent, and has the rank's standard output."""
+    process = jobs.start(
+        *("-np", "1", "--no-run-dir", "--no-prefix", sys.executable),
+        jobs.script("import subprocess\nsubprocess.Popen(['yes'], start_new_session=True)\ntime.sleep(0.5)"),
+    )
+    assert process.stdout is not None
+    while process.poll() is None and process.stdout.read(1 << 20):
+        pass
+    assert process.wait(HANG_S) == 0
+
+
+def test_a_rank_agent_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the launcher ends by an error, the agent may be an ssh to a host that is gone."""
+    from ringtune.launch import rank
+    from ringtune.launch.hosts import Slot
+
+    monkeypatch.setattr(rank, "ABANDON_S", 0.1)
+    order = rank.Order(["true"], {}, Path.cwd(), 1, 1.0)
+    stuck = rank.RankProcess(Slot(0, "gone", 0, 1), ["sleep", "300"], order)
+    stuck.kill()
+    stuck.close()
+    assert not alive(stuck.pid)
 
 
 def test_ranks_in_init_are_told_of_one_that_was_killed(jobs: Jobs) -> None:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringtune.elastic.results import HostUpdateResult
+from ringtune.launch.actions import Dismiss, GiveUp, Kill, Notify, Publish, Say, Start
 from ringtune.launch.hosts import Host
-from ringtune.launch.membership import Dismiss, GiveUp, Kill, Limits, Membership, Notify, Publish, Say, Start
+from ringtune.launch.membership import Limits, Membership
 
 HERE = [Host("a", 2)]
 
@@ -104,7 +105,8 @@ def test_waits_for_hosts_until_the_timeout() -> None:
     membership = started(Limits(2, 2, timeout_s=60.0), [Host("a", 1), Host("b", 1)])
     membership.ended(1, 9, 5.0)
     membership.ready(0, 6.0)
-    membership.take_actions()
+    waiting = Say("1 ranks are there and at least 2 are needed: waiting for hosts, for 59 s at most")
+    assert membership.take_actions()[-1] == waiting
     membership.tick(64.9)
     assert membership.take_actions() == []
     membership.tick(65.0)

@@ -6,6 +6,7 @@ writes the moment of its fault into ``fault``, a survivor its outcome into ``ran
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -139,6 +140,7 @@ def work(phase: str, begin: Callable[[], None]) -> None:
 
 
 def main() -> None:
+    faulthandler.register(signal.SIGUSR1)  # of a launcher that hangs, all ranks tell where they stand
     phase, fault = os.environ["TRIAL_PHASE"], os.environ["TRIAL_FAULT"]
     victim = rank_here() == int(os.environ["TRIAL_VICTIM"])
     delay_s = float(os.environ["TRIAL_DELAY_S"])

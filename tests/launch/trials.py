@@ -14,6 +14,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,8 @@ START_S = 10.0
 HANG_S = 90.0
 """A launcher that runs for so long after the fault hangs: after 60 s it says for whom it waits, and ends those that
 stand stopped."""
+STARTED_S = 300.0
+"""By then the fault has come, or the work has ended."""
 _MARK = "TRIAL_MARK"
 
 
@@ -117,12 +120,19 @@ def run(trial: Trial) -> Found:
 def _launched(environ: dict[str, str]) -> tuple[int | None, str, float]:
     """Run the ranks under `ringtune run`; return its code, what it said, and when it ended."""
     command = [sys.executable, "-m", "ringtune.cli", "run", "-np", str(SIZE), "--no-run-dir", sys.executable, WORKER]
+    fault, missed = (Path(environ["TRIAL_FOLDER"]) / name for name in ("fault", "missed"))
     with tempfile.TemporaryFile() as output:
         launcher = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        # A starved machine may need long to start three ranks, which is no hang.
+        came_by = time.monotonic() + STARTED_S
+        while launcher.poll() is None and not (fault.exists() or missed.exists()) and time.monotonic() < came_by:
+            time.sleep(0.01)
         try:
             code: int | None = launcher.wait(HANG_S)
         except subprocess.TimeoutExpired:
             code = None
+            launcher.send_signal(signal.SIGUSR1)  # it hands that on, and each rank tells where it stands
+            time.sleep(3.0)
             launcher.kill()
             launcher.wait()
         output.seek(0)
@@ -194,7 +204,7 @@ def _judge(found: Found, said: str) -> None:
     trial, wrong = found.trial, found.wrong
     launched = trial.fault not in NETWORK
     if found.took_s > HANG_S - 5 or (launched and found.code is None):
-        wrong.append(f"hang: {said[-2000:]}")
+        wrong.append(f"hang: {said[-8000:]}")
         return
     if "terminate called" in said or "Fatal Python error" in said or "core dumped" in said:
         wrong.append(f"a rank aborted: {said[-2000:]}")
