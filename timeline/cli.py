@@ -40,7 +40,7 @@ def summary(
     found = summarize(what.trace, link_bytes_per_s=parse_rate(link) if link else None)
     show_counted(
         what,
-        found.to_json(),
+        found.to_json,
         lambda: summary_view(found, every=every),
         as_json=as_json,
         opening=None,

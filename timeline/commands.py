@@ -149,7 +149,7 @@ def parse_steps(text: str | None) -> StepRange | None:
 
 def show_counted(
     found: Found,
-    data: dict[str, Any],
+    data: Callable[[], dict[str, Any]],
     view: Callable[[], RenderableType],
     *,
     as_json: bool,
@@ -172,12 +172,15 @@ def show_counted(
         first = failed.words()
     elif first is None:
         first = headline(found.trace, summary=summary)
-    document = {
-        "headline": first,
-        "failure": None if failed is None else asdict(failed),
-        "startup": None if startup is None else asdict(startup),
-        **data,
-    }
+
+    def document() -> dict[str, Any]:
+        return {
+            "headline": first,
+            "failure": None if failed is None else asdict(failed),
+            "startup": None if startup is None else asdict(startup),
+            **data(),
+        }
+
     show(document, lambda: Group(*opened(first, found), *also, view()), as_json)
 
 
@@ -192,10 +195,12 @@ def opened(first: str, *found: Found) -> list[RenderableType]:
     return [*lines]
 
 
-def show(data: object, view: Callable[[], RenderableType], as_json: bool, *, widest: int | None = None) -> None:
+def show(
+    data: Callable[[], object], view: Callable[[], RenderableType], as_json: bool, *, widest: int | None = None
+) -> None:
     """Print as JSON or as tables, these in lines of at most ``widest`` characters."""
     if as_json:
-        sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2, default=str).decode() + "\n")
+        sys.stdout.write(orjson.dumps(data(), option=orjson.OPT_INDENT_2, default=str).decode() + "\n")
         return
     console = Console(width=screen_width(_PIPE_WIDTH))
     if widest is not None and console.width > widest:
@@ -214,7 +219,7 @@ def critical_path_command(source: tuple[Path, ...], as_json: bool, steps: str | 
 
     what = read_counted(source, steps, all_steps)
     found = critical_path(what.trace)
-    show_counted(what, found.to_json(), lambda: critical_path_view(found), as_json=as_json, opening=None)
+    show_counted(what, found.to_json, lambda: critical_path_view(found), as_json=as_json, opening=None)
 
 
 @click.command("stragglers")
@@ -231,7 +236,7 @@ def stragglers_command(
     what = read_counted(source, steps, all_steps)
     found = stragglers(what.trace)
     first = found.sentences()[0]
-    show_counted(what, found.to_json(), lambda: stragglers_view(found, every=every), as_json=as_json, opening=first)
+    show_counted(what, found.to_json, lambda: stragglers_view(found, every=every), as_json=as_json, opening=first)
 
 
 @click.command("efficiency")
@@ -254,7 +259,7 @@ def efficiency_command(
     base = read_counted((reference,), None, all_steps).trace if reference is not None else None
     what = read_counted(source, steps, all_steps)
     found = efficiency(what.trace, base)
-    show_counted(what, found.to_json(), lambda: efficiency_view(found, every=every), as_json=as_json, opening=None)
+    show_counted(what, found.to_json, lambda: efficiency_view(found, every=every), as_json=as_json, opening=None)
 
 
 SLOWER = 3
@@ -306,7 +311,7 @@ def diff_command(
         "startup": [None if one.startup is None else asdict(one.startup) for one in both],
         **found.to_json(),
     }
-    show(document, lambda: Group(*opened(opening, *both), comparison_view(found)), as_json)
+    show(lambda: document, lambda: Group(*opened(opening, *both), comparison_view(found)), as_json)
     if fail_if_slower is not None:
         sure, sentence = surely_slower(found, fail_if_slower)
         click.echo(f"ringtune: {sentence}", err=True)
@@ -330,7 +335,7 @@ def query_command(sql: str, source: tuple[Path, ...], as_json: bool, steps: str 
     if os.path.exists(sql):  # Path.exists raises for a long statement
         raise UsageError(f"{sql} is a file: the SQL statement stands before it")
     answer = query(read_source(source, steps), sql)
-    show(answer.to_json(), lambda: answer_view(answer), as_json)
+    show(answer.to_json, lambda: answer_view(answer), as_json)
 
 
 @click.command("export")

@@ -31,7 +31,7 @@ def doctor_command(
     what = _read(source, run, steps, all_steps)
     failed = what.failure if what is not None else failure(run, None) if run is not None else None
     found = diagnose(what, run, failed, context.obj)
-    show(found.to_json(), lambda: doctor_view(found), as_json, widest=WIDTH)
+    show(found.to_json, lambda: doctor_view(found), as_json, widest=WIDTH)
 
 
 def _read(source: tuple[Path, ...], run: Run | None, steps: str | None, all_steps: bool) -> Found | None:
