@@ -170,11 +170,12 @@ class Config:
         return self.timeline is not None and self.timeline.name.upper() == "DYNAMIC"
 
     def as_dict(self) -> dict[str, object]:
-        """Return the settings that were given as JSON values by variable name, for ``run.json``.
+        """Return the settings that were given as JSON values by variable name, in its unit, for ``run.json``.
 
         What would let a reader of the file into the job or into a study's database is left out.
         """
-        values = {name: _plain(self.value(_BY_NAME[name].field)) for name in sorted(self.given - _PRIVATE)}
+        rows = [_BY_NAME[name] for name in sorted(self.given - _PRIVATE)]
+        values = {row.name: _plain(self.value(row.field), row.factor) for row in rows}
         shown = {name: "set" if name in _SECRETS else without_password(value) for name, value in values.items()}
         return {PREFIX + name: value for name, value in shown.items()}
 
@@ -322,8 +323,10 @@ def _ignored(environ: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def _plain(value: object) -> object:
-    """Return a value that JSON can hold; an address becomes ``host:port``."""
+def _plain(value: object, factor: int) -> object:
+    """Return a value that JSON can hold, in its variable's unit; an address becomes ``host:port``."""
+    if factor != 1 and isinstance(value, int):
+        return value / factor if value % factor else value // factor
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple):

@@ -38,7 +38,7 @@ def minimap(found: Overview, window: Window, scheme: Scheme) -> go.Figure:
     )
     figure.update_xaxes(
         range=ends, fixedrange=True, showgrid=False, tickformat=",.12~g", ticksuffix=" ms", showticksuffix="first",
-        tickangle=0, nticks=8,
+        tickangle=0, nticks=5,
     )  # fmt: skip
     figure.update_yaxes(range=[0, 1], fixedrange=True, visible=False)
     figure.update_layout(

@@ -187,10 +187,15 @@ def test_ipv6_store(config: Read) -> None:
 
 def test_given_settings_as_json(config: Read) -> None:
     found = config(
-        RINGTUNE_CYCLE_TIME=2, RINGTUNE_STORE="a:1", HOROVOD_TIMELINE="t.json", RINGTUNE_THREAD_AFFINITY="1,2"
+        RINGTUNE_CYCLE_TIME=2,
+        RINGTUNE_STALL_CHECK_TIME_SECONDS=2.5,
+        RINGTUNE_STORE="a:1",
+        HOROVOD_TIMELINE="t.json",
+        RINGTUNE_THREAD_AFFINITY="1,2",
     )
     assert found.as_dict() == {
-        "RINGTUNE_CYCLE_TIME": 2_000_000,
+        "RINGTUNE_CYCLE_TIME": 2,
+        "RINGTUNE_STALL_CHECK_TIME_SECONDS": 2.5,
         "RINGTUNE_THREAD_AFFINITY": [1, 2],
         "RINGTUNE_TIMELINE": "t.json",
     }

@@ -95,7 +95,7 @@ def test_the_run_folder(opened: Open, tmp_path: Path) -> None:
     assert [now.end_step().step for _ in range(2)] == [0, 1]
     run = json.loads((tmp_path / "r" / "run.json").read_text())
     assert (run["size"], run["hosts"], run["status"]) == (2, ["here", "here"], "running")
-    assert run["config"]["RINGTUNE_CYCLE_TIME"] == 2_000_000 and run["knobs"]["cycle_time_ns"] == 2_000_000
+    assert run["config"]["RINGTUNE_CYCLE_TIME"] == 2 and run["knobs"]["cycle_time_ns"] == 2_000_000
     now.close()
     assert len(layout.step_log(tmp_path / "r", 0).read_text().splitlines()) == 2
     assert layout.machine_file(tmp_path / "r", 0).exists()

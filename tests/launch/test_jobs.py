@@ -210,7 +210,7 @@ def test_run_folder(jobs: Jobs) -> None:
     assert failed["last_lines"] == ["the end 1"]
     assert document["size"] == 2
     assert document["hosts"] == ["localhost", "localhost"]
-    assert document["config"]["RINGTUNE_CYCLE_TIME"] == 2_000_000
+    assert document["config"]["RINGTUNE_CYCLE_TIME"] == 2
     assert document["command"] == [sys.executable, script]
     assert document["ended_unix_ns"] > document["created_unix_ns"]
     assert sorted((run / "logs" / "rank-00001.log").read_text().splitlines()) == sorted([str(run), "the end 1"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -16,7 +18,9 @@ from ringtune.timeline.analysis.headline import comparison_headline, headline
 from ringtune.timeline.analysis.steps import counted, select_steps, startup
 from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.cli import timeline
-from tests.timeline.helpers import trace_of
+from ringtune.timeline.spans import Trace, concatenate
+from ringtune.timeline.vocabulary import Stage
+from tests.timeline.helpers import make_spans, trace_of
 from tests.timeline.scenario import Scenario, simulate
 
 MS = 1_000_000
@@ -100,6 +104,30 @@ def test_the_startup_hides_no_change_between_runs() -> None:
     assert "compute rank 1 by 3.00 ms" in comparison_headline(found)
     assert comparison_headline(found).endswith(": ringtune timeline stragglers B")
     assert "takes as long" in comparison_headline(compare(runs[0], runs[0]))
+
+
+def pausing(step_ns: int, pauses: dict[int, int]) -> Trace:
+    """Two ranks of 50 steps: where rank 0 pauses after its gradients were sent, rank 1 waits in its next step."""
+    tables = []
+    for rank in range(2):
+        lengths = np.array([step_ns + pauses.get(step - rank, 0) for step in range(50)])
+        ends = np.cumsum(lengths)
+        spans = [*zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+        tables.append(replace(make_spans(spans, stage=Stage.STEP, rank=rank), step=np.arange(50)))
+    return Trace(concatenate(tables), (), (), "merged")
+
+
+def test_a_pause_that_two_ranks_have_in_different_steps_costs_once() -> None:
+    plain, paused = pausing(10 * MS, {}), pausing(10 * MS, {20: 1_000 * MS, 40: 1_000 * MS})
+    found = compare(plain, paused)
+    step = next(change for change in found.changes if change.kind == "step")
+    assert step.second_ns == pytest.approx((50 * 10 + 2 * 1_000) * MS / 50)
+    assert (found.second_long.steps, found.second_long.extra_ns) == ((20, 40), 2_000 * MS)
+    begin = "the usual step of B takes as long as one of A, but 2 of 50 steps of B (20, 40) took 2.00 s longer, 80.0 %"
+    assert comparison_headline(found).startswith(begin)
+    slower = compare(pausing(10 * MS, {20: 1_000 * MS, 40: 1_000 * MS}), pausing(25 * MS, {}))
+    begin = "the usual step takes 10.0 ms in A and 25.0 ms in B, but 2 of 50 steps of A (20, 40) took 2.00 s longer"
+    assert comparison_headline(slower).startswith(begin)
 
 
 @pytest.mark.parametrize(

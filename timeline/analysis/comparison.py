@@ -18,7 +18,7 @@ from ringtune.timeline.analysis.batches import rank_steps
 from ringtune.timeline.analysis.buckets import bucket_names
 from ringtune.timeline.analysis.pauses import computing
 from ringtune.timeline.analysis.significance import Floats, bootstrap_difference, holm, mann_whitney, thinned
-from ringtune.timeline.analysis.steps import LONGER, step_lengths
+from ringtune.timeline.analysis.steps import LONGER, job_step_lengths
 from ringtune.timeline.analysis.verdicts import DATA_LOADING
 from ringtune.timeline.distinct import distinct, distinct_numbers, numbered_rows
 from ringtune.timeline.frames import Column, Tabular
@@ -62,20 +62,24 @@ class Change:
 
 @dataclass(frozen=True)
 class LongSteps:
-    """Steps of a run that took more than `LONGER` times its median one: what they took beyond it, and its share."""
+    """Steps of a run that took more than `LONGER` times its median one: what they took beyond it, and its share.
+
+    ``usual_ns``: the median step.
+    """
 
     steps: tuple[int, ...]
     extra_ns: int
     share: float
+    usual_ns: int
 
     @staticmethod
     def of(spans: SpanTable) -> LongSteps:
         """Return those of a trace with steps."""
-        steps, lengths = step_lengths(spans)
+        steps, lengths = job_step_lengths(spans)
         usual = float(np.median(lengths))
         long = lengths > LONGER * usual
         extra = int((lengths[long] - usual).sum())
-        return LongSteps(tuple(steps[long].tolist()), extra, extra / max(1, int(lengths.sum())))
+        return LongSteps(tuple(steps[long].tolist()), extra, extra / max(1, int(lengths.sum())), int(usual))
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ def contrast(first: Samples, second: Samples, tensors: int = 20) -> tuple[Change
 
 def _samples(trace: Trace, buckets: Mapping[int, str]) -> Samples:
     spans, found = trace.spans, dict[tuple[str, str], Floats]()
-    steps, lengths = step_lengths(spans)
+    steps, lengths = job_step_lengths(spans)
     if not len(steps):
         return found
     found["step", "step"] = lengths.astype(np.float64)

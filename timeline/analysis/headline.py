@@ -15,6 +15,8 @@ from ringtune.timeline.vocabulary import Stage
 
 _LISTED = 4
 """Steps that are listed by their numbers."""
+_AS_LONG = 0.05
+"""Median steps that differ by more of themselves are not said to be as long."""
 _MUCH_LESS = 0.5
 """A rank that waits less than this part of what every other one does has the others wait for it."""
 
@@ -92,7 +94,11 @@ def _same_but(found: Comparison) -> str:
     listed = ", ".join(map(str, long.steps[:_LISTED])) + (", ..." if len(long.steps) > _LISTED else "")
     few = f"{len(long.steps)} of {several(count, 'step')} of {which} ({listed})"
     cost = f"{time_text(long.extra_ns)} longer, {share_text(long.share, 1)} of its time"
-    return f"the usual step of B takes as long as one of A, but {few} took {cost}: ringtune timeline stragglers {which}"
+    first_ns, second_ns = found.first_long.usual_ns, found.second_long.usual_ns
+    usual = "the usual step of B takes as long as one of A"
+    if abs(second_ns - first_ns) > _AS_LONG * first_ns:
+        usual = f"the usual step takes {time_text(first_ns)} in A and {time_text(second_ns)} in B"
+    return f"{usual}, but {few} took {cost}: ringtune timeline stragglers {which}"
 
 
 def surely_slower(found: Comparison, percent: float) -> tuple[bool, str]:

@@ -117,3 +117,19 @@ def step_lengths(spans: SpanTable) -> tuple[Ints, Ints]:
     longest = np.zeros(len(steps), dtype=np.int64)
     np.maximum.at(longest, place, whole.duration_ns)
     return steps, longest
+
+
+def job_step_lengths(spans: SpanTable) -> tuple[Ints, Ints]:
+    """Return (step, length in ns) as `step_lengths`, but no moment counts for two steps.
+
+    Where a rank pauses after its gradients were sent, the others wait for it in their next step: one pause, in two
+    steps. So a step is at most as long as the last of its ranks ended it after the last rank ended the one before.
+    """
+    steps, lengths = step_lengths(spans)
+    whole = spans.take(spans.in_stage(Stage.STEP) & (spans.step >= 0))
+    _, place = distinct_numbers(whole.step)
+    ends = np.zeros(len(steps), dtype=np.int64)
+    np.maximum.at(ends, place, whole.end_ns)
+    apart = np.flatnonzero(np.diff(steps) == 1) + 1
+    lengths[apart] = np.clip(lengths[apart], 0, np.maximum(0, ends[apart] - ends[apart - 1]))
+    return steps, lengths
