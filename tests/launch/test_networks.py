@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from ringtune.errors import RingtuneError
-from ringtune.launch.routes import LAUNCHER, Routes, _tries, choose
+from ringtune.launch.routes import LAUNCHER, Probe, Routes, _tries, choose
 from tests.conftest import missing, needs
-from tests.launch.conftest import HANG_S, Jobs
+from tests.launch.conftest import HANG_S, Jobs, wait_for
 from tests.namespaces import joined, machines
 
 needs("ringtune._native")
@@ -158,3 +160,16 @@ def test_every_host_is_tried_by_others_and_tries_few(count: int, launcher_has_ra
     if len(hosts) > 1:
         assert {one for tried in tries.values() for one in tried} >= set(hosts)
     assert all(len(tried) <= 9 for tried in tries.values())
+
+
+def test_what_a_probe_leaves_behind_does_not_keep_the_launcher(tmp_path: Path) -> None:
+    """An ssh that shares its connection starts another one, which may hold the probe's output open."""
+    file = tmp_path / "pid"
+    probe = Probe(["sh", "-c", f"sleep 300 & echo $! >{file}.part; mv {file}.part {file}; wait"])
+    wait_for(file.exists)
+    begin = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        probe.wait(0.1)
+    probe.close()
+    assert time.monotonic() - begin < 100, "what is left behind sleeps 300 s"
+    os.kill(int(file.read_text()), signal.SIGKILL)

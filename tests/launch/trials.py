@@ -34,6 +34,8 @@ NETWORK = ("cable out", "dropped", "half open")
 SILENT = ("frozen", "frozen rank 0", *NETWORK)
 """Faults of which only the missing signs of life tell."""
 FAULTS = ("killed", "exit", "raise", "exit 0", "out of memory", *SILENT)
+REASONS = {"raise": "PlannedError: planned", "out of memory": "MemoryError: planned", "exit": "exited with code 3"}
+"""What the victim itself says of its end, where it still can."""
 SIZE = 3
 LIVENESS_S = 2.0
 START_S = 10.0
@@ -222,7 +224,7 @@ def _judge(found: Found, said: str) -> None:
             wrong.append(f"rank {rank} was not told of rank {trial.victim}: {kind}: {text}")
         if trial.phase in OPERATIONS:
             host = f"host{trial.victim}" if trial.fault in NETWORK else "localhost"
-            for what in (f"rank {trial.victim} on host {host}", OPERATIONS[trial.phase]):
+            for what in (f"rank {trial.victim} on host {host}", OPERATIONS[trial.phase], REASONS.get(trial.fault, "")):
                 if what not in text:
                     wrong.append(f"rank {rank} was not told of {what!r}: {kind}: {text}")
         if after_s > bound_s:
