@@ -34,7 +34,8 @@ class RunFigures:
         efficiency: Share of the step in which ranks are not blocked, the mean over the ranks.
         waiting: Share of the step in which a rank is blocked beyond the one that is blocked least: for a late rank.
         late_rank: The rank that computes longest; -1 where none stands out.
-        best_ns: The shortest step, of the slowest rank; after tuning the confirmed median of what was kept.
+        best_ns: The shortest step, of the slowest rank; of a tuning session without steps of its own, the confirmed
+            median of what was kept.
         default_ns: The step time of what a tuning session started from.
     """
 
@@ -69,7 +70,7 @@ def _figures(run: RunInfo, logs: Mapping[int, Path]) -> RunFigures:
         found.efficiency,
         found.waiting,
         found.late_rank,
-        best[-1] if best else found.best_ns,
+        best[-1] if best and math.isnan(found.best_ns) else found.best_ns,
         default.median if default else math.nan,
     )
 

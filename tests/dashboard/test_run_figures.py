@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringtune import layout
-from ringtune.dashboard.data import run_figures
+from ringtune.dashboard.data import run_figures, tuning
 from ringtune.dashboard.data.run_figures import FiguresReader, of_steps
 from ringtune.dashboard.data.runs import RunsFolder, read_run
 from ringtune.dashboard.pages.runs import columns, grouped, groups, table_rows, tag_names
@@ -66,6 +66,20 @@ def test_figures_follow_the_logs_of_a_run(run: Path) -> None:
     with layout.step_log(run, 0).open("a") as log:
         log.write(json.dumps({"step": 999, "begin_ns": 0, "end_ns": 5, "wait_ns": 1}) + "\nnot JSON\n[]\n")
     assert reader.of(info) is not first
+
+
+def test_the_best_step_is_confirmed_by_tuning_only_without_steps(tmp_path: Path) -> None:
+    run = generate_run(tmp_path, "x", Schedule(ranks=3, steps=6), scaling=False)
+    info = read_run("x", run)
+    _, kept = tuning.best_confirmed(tuning.data(info))
+    assert kept is not None
+    logs = {rank: layout.step_log(run, rank) for rank in range(3)}
+    rows = [[json.loads(line) for line in log.read_text().splitlines()[1:]] for log in logs.values()]
+    slowest = [max(one["end_ns"] - one["begin_ns"] for one in step) for step in zip(*rows, strict=True)]
+    assert FiguresReader().of(info).best_ns == min(slowest)
+    for log in logs.values():
+        log.unlink()
+    assert FiguresReader().of(info).best_ns == kept[-1]
 
 
 def test_logs_of_many_ranks_are_not_read_for_a_table(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
