@@ -202,7 +202,8 @@ def test_only_the_binding_knows_python() -> None:
     pattern = re.compile(r"#\s*include\s+[<\"](Python\.h|nanobind/)")
     wrong = [
         str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "native").rglob("*.[hc]*"))
-        if path.is_file() and path.parent.name != "bind" and pattern.search(path.read_text(encoding="utf-8"))
+        for path in sorted((ROOT / "native").rglob("*"))
+        if path.suffix in (".h", ".cc", ".cu", ".cuh") and path.parent.name != "bind"
+        if pattern.search(path.read_text(encoding="utf-8"))
     ]
     assert not wrong

@@ -16,6 +16,7 @@ import pytest
 
 from ringtune import layout
 from ringtune.timeline.reading.reader import read
+from ringtune.timeline.spans import Ints
 from ringtune.timeline.vocabulary import Stage
 from tests.jobs.cases import common, training
 from tests.jobs.launching import Job, variables, wait_until
@@ -73,20 +74,24 @@ def test_parts_of_the_timeline_hold_every_stage_of_every_tensor(transport: str, 
         assert sorted(negotiated) == sorted(f"allreduce.s.{i}" for i in range(3) for _ in range(3))
 
 
+def recorded_steps(run: Path, rank: int) -> Ints:
+    return read(layout.timeline_part(run, rank)).spans.of_stage(Stage.STEP).step
+
+
 def test_parts_are_whole_after_sigkill(fresh: GetJob, tmp_path: Path) -> None:
     run = tmp_path / "run"
     job = fresh(2, run_dir=run, timeline=tmp_path / "t.json")
     job.run(training.steps, count=50)
     job.start(training.steps, count=1_000_000)
-    files = [file for rank in range(2) for file in (layout.step_log(run, rank), layout.timeline_part(run, rank))]
-    wait_until(lambda: all(file.stat().st_size > 20_000 for file in files))
+    wait_until(lambda: all(layout.step_log(run, rank).stat().st_size > 20_000 for rank in range(2)))
+    wait_until(lambda: all(len(recorded_steps(run, rank)) > 50 for rank in range(2)))
     for rank in job.ranks:
         rank.signal(signal.SIGKILL)
     assert job.collect() == [None, None]
     for rank in range(2):
         part = read(layout.timeline_part(run, rank))
         assert part.parts[0].truncated and part.skipped == 0
-        steps = part.spans.of_stage(Stage.STEP).step
+        steps = recorded_steps(run, rank)
         assert np.array_equal(steps, np.arange(len(steps))) and len(steps) > 50, "none is lost, none is invented"
         lines = layout.step_log(run, rank).read_text().splitlines()
         assert json.loads(lines[-1])["step"] > 50
