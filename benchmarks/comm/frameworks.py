@@ -212,8 +212,8 @@ def _cases(request: FrameworksRequest) -> list[tuple[str, Sequence[int], int]]:
 
 
 def _chain(size_bytes: int, ranks: int) -> int:
-    """Returns how often tensors are summed in a program: of what entering it costs, a sum of small ones has 1/50."""
-    return min(50, max(3, _PROGRAM_BYTES // size_bytes), exact_sums("float32", ranks) // 2)
+    """Returns how often tensors are summed in a program: of what entering it costs, a sum of small ones has 1/100."""
+    return min(100, max(3, _PROGRAM_BYTES // size_bytes), exact_sums("float32", ranks) // 2)
 
 
 def _plans(request: FrameworksRequest) -> list[JobPlan]:
