@@ -205,8 +205,8 @@ def lags(steps: Sequence[tuple[float, float]], seen: list[list[float]], window: 
     return [float(one) for one in late[kept]]
 
 
-LIMIT_MS = 1000.0
-LIMIT_SHARE = 0.01
+LIMIT_MS = 3000.0
+LIMIT_SHARE = 0.02
 LEFT_OUT_MS = 1000.0
 """A step that was not seen when the look ended counts from this age on."""
 

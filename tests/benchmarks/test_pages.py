@@ -87,9 +87,9 @@ def test_limits_that_are_missed_are_named_and_end_the_command_where_they_are_req
         "10 events: answers, 95 % 300 ms, the limit is 200 ms",
         "10 events: largest answer 1,000,001 bytes, the limit is 1,000,000 bytes",
     ]
-    watched = live.LiveFigures("timeline", 9, 9, core_share=0.011, lag_ms={"Timeline": [100.0] * 18 + [3000.0, 3000.0]})
+    watched = live.LiveFigures("timeline", 9, 9, core_share=0.021, lag_ms={"Timeline": [100.0] * 18 + [3200.0, 3200.0]})
     assert len(live.missed_live([watched])) == 2
-    assert live.missed_live([live.LiveFigures("timeline", 9, 9, core_share=0.0099, lag_ms={"x": [1000.0]})]) == []
+    assert live.missed_live([live.LiveFigures("timeline", 9, 9, core_share=0.0199, lag_ms={"x": [3000.0]})]) == []
     pages._told(["one"], required=False)
     with pytest.raises(SystemExit):
         pages._told(["one"], required=True)
