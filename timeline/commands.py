@@ -305,13 +305,16 @@ def diff_command(
     found = compare(both[0].trace, both[1].trace, tensors)
     failed = [f"{name}: {one.failure.words()}" for name, one in zip("AB", both, strict=True) if one.failure is not None]
     opening = " ".join([*failed, comparison_headline(found)])
-    document = {
-        "headline": opening,
-        "failure": [None if one.failure is None else asdict(one.failure) for one in both],
-        "startup": [None if one.startup is None else asdict(one.startup) for one in both],
-        **found.to_json(),
-    }
-    show(lambda: document, lambda: Group(*opened(opening, *both), comparison_view(found)), as_json)
+
+    def document() -> dict[str, Any]:
+        return {
+            "headline": opening,
+            "failure": [None if one.failure is None else asdict(one.failure) for one in both],
+            "startup": [None if one.startup is None else asdict(one.startup) for one in both],
+            **found.to_json(),
+        }
+
+    show(document, lambda: Group(*opened(opening, *both), comparison_view(found)), as_json)
     if fail_if_slower is not None:
         sure, sentence = surely_slower(found, fail_if_slower)
         click.echo(f"ringtune: {sentence}", err=True)
@@ -341,12 +344,7 @@ def query_command(sql: str, source: tuple[Path, ...], as_json: bool, steps: str 
 @click.command("export")
 @sources
 @click.option(
-    "--parquet",
-    "-o",
-    required=True,
-    metavar="OUT",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write.",
+    "-o", "--parquet", required=True, metavar="OUT", type=click.Path(path_type=Path, dir_okay=False), help="The file."
 )
 @steps_option
 def export_command(source: tuple[Path, ...], parquet: Path, steps: str | None) -> None:

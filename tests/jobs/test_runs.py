@@ -16,7 +16,6 @@ import pytest
 
 from ringtune import layout
 from ringtune.timeline.reading.reader import read
-from ringtune.timeline.spans import Ints
 from ringtune.timeline.vocabulary import Stage
 from tests.jobs.cases import common, training
 from tests.jobs.launching import Job, variables, wait_until
@@ -74,24 +73,21 @@ def test_parts_of_the_timeline_hold_every_stage_of_every_tensor(transport: str, 
         assert sorted(negotiated) == sorted(f"allreduce.s.{i}" for i in range(3) for _ in range(3))
 
 
-def recorded_steps(run: Path, rank: int) -> Ints:
-    return read(layout.timeline_part(run, rank)).spans.of_stage(Stage.STEP).step
-
-
 def test_parts_are_whole_after_sigkill(fresh: GetJob, tmp_path: Path) -> None:
     run = tmp_path / "run"
     job = fresh(2, run_dir=run, timeline=tmp_path / "t.json")
     job.run(training.steps, count=50)
     job.start(training.steps, count=1_000_000)
     wait_until(lambda: all(layout.step_log(run, rank).stat().st_size > 20_000 for rank in range(2)))
-    wait_until(lambda: all(len(recorded_steps(run, rank)) > 50 for rank in range(2)))
+    parts = [layout.timeline_part(run, rank) for rank in range(2)]
+    wait_until(lambda: all(len(read(part).spans.of_stage(Stage.STEP)) > 50 for part in parts))
     for rank in job.ranks:
         rank.signal(signal.SIGKILL)
     assert job.collect() == [None, None]
     for rank in range(2):
         part = read(layout.timeline_part(run, rank))
         assert part.parts[0].truncated and part.skipped == 0
-        steps = recorded_steps(run, rank)
+        steps = part.spans.of_stage(Stage.STEP).step
         assert np.array_equal(steps, np.arange(len(steps))) and len(steps) > 50, "none is lost, none is invented"
         lines = layout.step_log(run, rank).read_text().splitlines()
         assert json.loads(lines[-1])["step"] > 50

@@ -162,16 +162,21 @@ hvd.shutdown()
 """
 
 
-def test_a_worker_that_stands_stopped_when_another_has_finished_is_ended(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def launch_elastic(program: str, waiting_s: float, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run two workers under a launcher that soon says for whom it waits; return its code."""
     from ringtune.launch import LaunchOptions, launch, supervisor
     from ringtune.launch.options import ElasticOptions
 
-    monkeypatch.setattr(supervisor, "WAITING_S", 1.0)
+    monkeypatch.setattr(supervisor, "WAITING_S", waiting_s)
+    command = [sys.executable, "-c", program]
+    return launch(LaunchOptions(command, num_proc=2, elastic=ElasticOptions(min_np=1)))
+
+
+def test_a_worker_that_stands_stopped_when_another_has_finished_is_ended(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     stopped = f"{JOINS}\nif not first: {STOP}"
-    options = LaunchOptions([sys.executable, "-c", stopped], num_proc=2, elastic=ElasticOptions(min_np=1))
-    assert launch(options) == 128 + signal.SIGKILL
+    assert launch_elastic(stopped, 1.0, monkeypatch) == 128 + signal.SIGKILL
     said = capfd.readouterr().err
     assert re.search(r"still waiting for worker \d on localhost, since others have ended with code 0", said), said
     assert "ending the rank, which stands stopped for 1 s" in said
@@ -180,13 +185,8 @@ def test_a_worker_that_stands_stopped_when_another_has_finished_is_ended(
 def test_a_worker_for_which_others_wait_is_named(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from ringtune.launch import LaunchOptions, launch, supervisor
-    from ringtune.launch.options import ElasticOptions
-
-    monkeypatch.setattr(supervisor, "WAITING_S", 0.3)
     late = f"import os, time\nif os.environ['RINGTUNE_WORKER'] == '1': time.sleep(3)\n{JOINS}"
-    options = LaunchOptions([sys.executable, "-c", late], num_proc=2, elastic=ElasticOptions(min_np=1))
-    assert launch(options) == 0
+    assert launch_elastic(late, 0.3, monkeypatch) == 0
     assert "still waiting for worker 1 on localhost, since others are ready to go on" in capfd.readouterr().err
 
 

@@ -112,11 +112,8 @@ def select_steps(trace: Trace, first: int | None, end: int | None) -> Trace:
 
 def step_lengths(spans: SpanTable) -> tuple[Ints, Ints]:
     """Return (step, length in ns): each step is as long as the slowest of its ranks."""
-    whole = spans.take(spans.in_stage(Stage.STEP) & (spans.step >= 0))
-    steps, place = distinct_numbers(whole.step)
-    longest = np.zeros(len(steps), dtype=np.int64)
-    np.maximum.at(longest, place, whole.duration_ns)
-    return steps, longest
+    steps, lengths, _ = _lengths_and_ends(spans)
+    return steps, lengths
 
 
 def job_step_lengths(spans: SpanTable) -> tuple[Ints, Ints]:
@@ -125,11 +122,17 @@ def job_step_lengths(spans: SpanTable) -> tuple[Ints, Ints]:
     Where a rank pauses after its gradients were sent, the others wait for it in their next step: one pause, in two
     steps. So a step is at most as long as the last of its ranks ended it after the last rank ended the one before.
     """
-    steps, lengths = step_lengths(spans)
-    whole = spans.take(spans.in_stage(Stage.STEP) & (spans.step >= 0))
-    _, place = distinct_numbers(whole.step)
-    ends = np.zeros(len(steps), dtype=np.int64)
-    np.maximum.at(ends, place, whole.end_ns)
+    steps, lengths, ends = _lengths_and_ends(spans)
     apart = np.flatnonzero(np.diff(steps) == 1) + 1
     lengths[apart] = np.clip(lengths[apart], 0, np.maximum(0, ends[apart] - ends[apart - 1]))
     return steps, lengths
+
+
+def _lengths_and_ends(spans: SpanTable) -> tuple[Ints, Ints, Ints]:
+    """Return each step, how long the slowest of its ranks took, and when the last one ended it."""
+    whole = spans.take(spans.in_stage(Stage.STEP) & (spans.step >= 0))
+    steps, place = distinct_numbers(whole.step)
+    longest, ends = (np.zeros(len(steps), dtype=np.int64) for _ in range(2))
+    np.maximum.at(longest, place, whole.duration_ns)
+    np.maximum.at(ends, place, whole.end_ns)
+    return steps, longest, ends
