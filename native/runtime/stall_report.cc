@@ -221,6 +221,11 @@ bool nothing_moved(const RankStates& before, const RankStates& after) noexcept {
   });
 }
 
+RankState later_of(const std::optional<RankState>& before, RankState now) {
+  if (before && before->waiting && nothing_moved({before}, {now})) now.waiting = true;
+  return now;
+}
+
 void name_missing(Stall& stall, const RankStates& states) {
   if (stall.round == 0 || states.empty()) return;
   std::vector<int> missing;

@@ -69,6 +69,9 @@ using RankStates = std::vector<std::optional<RankState>>;
 [[nodiscard]] bool all_blocked(const RankStates& states) noexcept;
 /// Whether nobody has got on between the two.
 [[nodiscard]] bool nothing_moved(const RankStates& before, const RankStates& after) noexcept;
+/// What a rank says now. A caller wakes now and then to look for signals and waits on: who was blocked in the same
+/// operations before still is.
+[[nodiscard]] RankState later_of(const std::optional<RankState>& before, RankState now);
 
 /// Corrects who is missing in the round of a schedule: a rank sees only those whose messages have reached it.
 void name_missing(Stall& stall, const RankStates& states);

@@ -145,7 +145,7 @@ void StallReporter::report_as_rank_zero(Task& task) {
   if (!silent) {
     RankStates with_stacks = ask_all(missing);
     for (std::size_t rank = 0; rank < with_stacks.size(); ++rank) {
-      if (with_stacks[rank]) states[rank] = std::move(with_stacks[rank]);
+      if (with_stacks[rank]) states[rank] = later_of(states[rank], std::move(*with_stacks[rank]));
     }
     last_report_ns_ = now_ns();
     tell(stall, states);

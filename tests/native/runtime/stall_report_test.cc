@@ -130,6 +130,15 @@ TEST(StallReport, NobodyCanGoOnOnlyIfAllAreBlockedAndNothingMoves) {
   EXPECT_FALSE(nothing_moved(both, {blocked_in("a"), std::nullopt}));
 }
 
+TEST(StallReport, WhoLooksForSignalsWhileItWaitsIsStillBlockedInTheSameOperation) {
+  RankState awake = blocked_in("a");
+  awake.waiting = false;
+  EXPECT_TRUE(later_of(blocked_in("a"), awake).waiting);
+  EXPECT_FALSE(later_of(blocked_in("b"), awake).waiting);
+  EXPECT_FALSE(later_of(std::nullopt, awake).waiting);
+  EXPECT_TRUE(later_of(std::nullopt, blocked_in("a")).waiting);
+}
+
 TEST(StallReport, SurvivesTheWire) {
   Stall stall;
   stall.entangled = stall.quiet = true;
