@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -174,6 +176,12 @@ def summarize(
     late = late_waits(trace)
     spans, kinds = trace.spans, traffic(late.moving, trace.size)
     present = {part.rank for part in trace.parts} | set(distinct(spans.rank).tolist())
+    # Numpy lets go of the interpreter while it works on whole columns.
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        arrived = pool.submit(arrivals, trace)
+        negotiated = pool.submit(negotiations, spans) if trace.source in ("part", "merged") else None
+        contradicted, fused = pool.submit(causality, trace), pool.submit(fusion, trace)
+        ranks = tuple(pool.map(lambda rank: _rank_summary(trace, rank, late), sorted(present)))
     errors = [part.error_ns for part in trace.parts]
     known = [error for error in errors if error is not None]
     return Summary(
@@ -187,22 +195,22 @@ def summarize(
         skipped=trace.skipped,
         duration_ns=int(spans.end_ns.max() - spans.begin_ns.min()) if len(spans) else 0,
         steps=step_times(spans),
-        ranks=(ranks := tuple(_rank_summary(trace, rank, late) for rank in sorted(present))),
+        ranks=ranks,
         traffic=kinds,
         bus_bytes_per_s=bus_rate(kinds),
         dominated_by=_dominated_by(ranks),
         link_bytes_per_s=link_bytes_per_s,
-        fusion=fusion(trace),
-        arrivals=arrivals(trace),
+        fusion=fused.result(),
+        arrivals=arrived.result(),
         knobs_versions=_knobs_versions(trace),
         stalls=len(trace.instants_named(STALL)),
         errors=len(trace.instants_named(ERROR)),
         dropped=sum(part.dropped for part in trace.parts),
         clock_error_ns=max(known, default=0) if len(known) == len(errors) else None,
         device_clock_error_ns=max(device_clock_errors(trace).values(), default=None),
-        causality=causality(trace),
+        causality=contradicted.result(),
         peer_waits=peer_waits(spans),
-        negotiations=negotiations(spans) if trace.source in ("part", "merged") else (),
+        negotiations=negotiated.result() if negotiated is not None else (),
     )
 
 

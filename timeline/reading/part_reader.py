@@ -24,7 +24,7 @@ from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace
 
 SUFFIXES = (".spans", ".spans.gz")
 
-BLOCK_RECORDS = 1 << 17
+BLOCK_RECORDS = 1 << 16
 """Records that are read at once: few enough for the cache of a processor."""
 _UNPACK_GZIP = 31
 
