@@ -41,7 +41,7 @@ for (batch,) in torch.utils.data.DataLoader(rows, batch_size=8):
 """
 
 EVERYTHING = """
-import sys, torch, torch.distributed as dist
+import subprocess, sys, torch, torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 assert not [name for name in sys.modules if name.startswith("ringtune.tuner")]
 dist.init_process_group("gloo")
@@ -85,7 +85,17 @@ assert dist.Work.wait is not wait
 dist.all_reduce(torch.ones(1))
 recorder.join()
 dist.all_reduce(torch.ones(1))
+if rank == 0:  # an evaluation with a group of its own is no rank of this job
+    subprocess.run([sys.executable, "-c", os.environ["EVALUATION"]], check=True)
 dist.destroy_process_group()
+"""
+
+EVALUATION = """
+import torch, torch.distributed as dist
+for backend in ("gloo", "ringtune"):
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
 """
 
 KILLED = "n = 0\n" + DDP.replace(
@@ -104,7 +114,8 @@ def run(folder: Path, script: str, launcher: list[Any]) -> subprocess.CompletedP
     (folder / "train.py").write_text("import os, signal\n" + script, encoding="utf-8")
     return subprocess.run(
         [*launcher, "train.py"],
-        cwd=folder, capture_output=True, text=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=folder, capture_output=True, text=True, timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "EVALUATION": EVALUATION},
     )  # fmt: skip
 
 
@@ -152,6 +163,8 @@ def test_every_collective_of_every_group_is_recorded_alike_on_its_ranks(tmp_path
     done = run(tmp_path, EVERYTHING, launcher)
     assert done.returncode == 0, done.stderr
     assert "Dynamo" not in done.stderr
+    assert done.stderr.count("ringtune: timeline of 3 ranks") == done.stderr.count("timeline of") == 1
+    assert "warning: init()" not in done.stderr
     spans = load(tmp_path / "trace.json").spans
     here = spans.stage == Stage.COMMUNICATE
     kinds = Counter(
