@@ -11,9 +11,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ringtune.timeline.inputs import load
+from ringtune.timeline.spans import SpanTable
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES, Stage
 from tests.ports import free_port
 
@@ -127,6 +129,15 @@ def read(folder: Path, *command: str, source: str | Path = "trace.json") -> Any:
     return json.loads(done.stdout)
 
 
+def assert_begun_in_their_steps(spans: SpanTable) -> None:
+    """Whoever saw the end of a rank's span, and when: it is of the step in which it began."""
+    steps = spans.of_stage(Stage.STEP)
+    moments = np.sort(np.append(steps.begin_ns, steps.end_ns.max()))
+    for stage in (Stage.NEGOTIATE, Stage.COMMUNICATE, Stage.WAIT, Stage.RANGE):
+        of_stage = spans.of_stage(stage)
+        assert of_stage.step.tolist() == (np.searchsorted(moments, of_stage.begin_ns, "right") - 1).tolist(), stage
+
+
 @pytest.mark.slow
 def test_the_slow_rank_of_a_ddp_job_is_named(tmp_path: Path) -> None:
     done = record(tmp_path, DDP)
@@ -150,6 +161,8 @@ def test_the_slow_rank_of_a_ddp_job_is_named(tmp_path: Path) -> None:
     assert buckets == {
         f"world: bucket {of}": 2 * (STEPS - 3) for of in ("0 (3.bias to 2.weight)", "1 (1.bias to 0.weight)")
     }
+    for rank in range(2):
+        assert_begun_in_their_steps(spans.of_rank(rank))
     summary = read(tmp_path, "summary", "--all-steps")
     assert summary["steps"]["count"] == STEPS
     assert summary["fusion"] is None and not summary["knobs_versions"], "another library carried everything"
@@ -182,6 +195,9 @@ def test_every_collective_of_every_group_is_recorded_alike_on_its_ranks(tmp_path
     assert "world: allreduce 5" in waits, "the second functional one's"
     for name in ("BROADCAST", "REDUCE", "ALLTOALL", "GATHER", "SCATTER", "BARRIER", "ALLGATHER"):
         assert len({kinds[f"RING_{name}", rank] for rank in range(3)}) == 1, name
+    moved = spans.take(here & (np.array(spans.tensor_texts()) == "world: reduce 0"))
+    assert moved.bytes.tolist() == [3 * 4] * 3
+    assert all('"dtype":"float32"' in moved.fact_texts[code] for code in moved.facts.tolist())
     batches = [set(spans.batch[here & (spans.rank == rank) & (spans.batch > 0)].tolist()) for rank in range(3)]
     assert batches[0] == batches[1] > batches[2], "a collective has one number on all its ranks"
     assert min(batches[0]) in FOREIGN_BATCHES and max(batches[0]) in FOREIGN_BATCHES
