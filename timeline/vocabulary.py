@@ -329,7 +329,9 @@ ARGUMENT_WORDS = (
         "payload of this rank's tensor; of a `communicate` span: of the batch, for an allgather of all ranks",
     ),
     ArgumentWord("batch", "number", "fused batch, equal on all ranks; left out when 0 (none, or not known)"),
-    ArgumentWord("step", "number", "optimizer step in which it was recorded"),
+    ArgumentWord(
+        "step", "number", "optimizer step of the record; of a range or another library's collective that of its begin"
+    ),
     ArgumentWord("knobs_version", "number", "version of the knobs in force"),
     *(ArgumentWord(row.name, _unit_of(row), row.recorded or row.meaning) for row in TABLE),
     ArgumentWord("dtype", "text", "element type of the batch"),

@@ -71,8 +71,21 @@ def publish(placement: Placement, address: tuple[str, int], job: str, secret: st
     os.environ[VARIABLE] = json.dumps(asdict(claim), separators=(",", ":"))
 
 
-def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what was inherited from a rank; without a rank above, all of it."""
+def inherits_outputs(environ: Mapping[str, str]) -> bool:
+    """Return whether a rank started this process, and nothing in between has named other outputs than that rank's."""
+    claim = _read(environ)
+    if claim is None or claim.is_own():
+        return False
+    return all(claim.sums.get(name) == _sum((name,), environ) for name in _OUTPUTS)
+
+
+def own_environment(environ: Mapping[str, str], *, tell: bool = True) -> dict[str, str]:
+    """Return the environment without what was inherited from a rank; without a rank above, all of it.
+
+    Args:
+        environ: Environment of this process.
+        tell: Warn, once a job, of a process that has no rank then.
+    """
     claim = _read(environ)
     if claim is None or claim.is_own():
         return dict(environ)
@@ -80,7 +93,7 @@ def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
         name for group, names in _GROUPS.items() if _is_inherited(claim, group, names, environ) for name in names
     }
     own = {name: value for name, value in environ.items() if name not in inherited}
-    if claim.size > 1 and not any(name in own for names in LAUNCHER_VARIABLES.values() for name in names):
+    if tell and claim.size > 1 and not any(name in own for names in LAUNCHER_VARIABLES.values() for name in names):
         _tell(claim)
     return own
 

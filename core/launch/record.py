@@ -31,8 +31,8 @@ from ringtune.launch.launcher import run_name
 def record(output: Path, command: tuple[str, ...]) -> int:
     """Run COMMAND and record every collective of torch.distributed in the ranks that it starts.
 
-    COMMAND is any launcher with its arguments, or a script. Nothing of the script changes: collectives of Gloo and MPI
-    on tensors of the CPU are recorded with their times, those of tensors on GPUs with the time that enqueuing takes.
+    COMMAND is any launcher with its arguments, or a script. Nothing of the script changes: collectives of Gloo, MPI and
+    NCCL are recorded with their times, those of tensors on GPUs by the GPU's clock.
 
     \b
     ringtune record -- torchrun --nproc-per-node 4 train.py

@@ -246,6 +246,7 @@ StepStats Runtime::end_step(bool told) {
   stats.knobs_version = knobs_version();
   stats.begin_ns = impl_->step_begin_ns;
   stats.end_ns = impl_->step_begin_ns = now_ns();
+  impl_->step_history.begin(impl_->step, stats.end_ns);
   const CounterValues now = counters();
   stats.values = now - std::exchange(impl_->at_step_begin, now);
   const StepReport mine{stats.step, stats.end_ns - stats.begin_ns};
@@ -321,8 +322,8 @@ bool Runtime::uses_nccl() const { return own().data_paths.uses_nccl(); }
 void Runtime::record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns) {
   Tracer& tracer = impl_->tracer;
   if (!tracer.recording()) return;
-  tracer.record({begin_ns, end_ns, 0, tracer.intern(name), 0, impl_->step, static_cast<std::uint16_t>(knobs_version()),
-                 Stage::kRange, 255});
+  tracer.record({begin_ns, end_ns, 0, tracer.intern(name), 0, impl_->step_history.at(begin_ns),
+                 static_cast<std::uint16_t>(knobs_version()), Stage::kRange, 255});
 }
 
 void Runtime::record_foreign(std::string_view name, Span span) {
@@ -342,7 +343,7 @@ void Runtime::record_foreign(std::string_view name, Span span) {
 
 Span Runtime::foreign_span(std::string_view name, Span span) {
   span.name_id = impl_->tracer.intern(name);
-  span.step = impl_->step;
+  span.step = impl_->step_history.at(span.begin_ns);
   span.knobs_version = static_cast<std::uint16_t>(knobs_version());
   return span;
 }

@@ -16,6 +16,7 @@
 #include "runtime/gpu/foreign_times.h"
 #include "runtime/gpu/host_staged_path.h"
 #include "runtime/runtime.h"
+#include "runtime/step_history.h"
 
 namespace ringtune {
 
@@ -114,6 +115,7 @@ class Runtime::Impl {
   StepWatcher steps;
   std::uint32_t step = 0;
   std::int64_t step_begin_ns = 0;
+  StepHistory step_history;
   CounterValues at_step_begin;
   std::mutex shutdown_mutex;
   bool down = false;

@@ -136,6 +136,7 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, c
   }
   step = given.generation.first_step;
   step_begin_ns = now_ns();
+  step_history.start(step, step_begin_ns);
 }
 
 }  // namespace ringtune

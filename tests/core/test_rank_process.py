@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ringtune.bootstrap import placement, rank_process
 from ringtune.bootstrap.address_file import start_time
 from ringtune.bootstrap.placement import LAUNCHER_VARIABLES, Placement
-from ringtune.bootstrap.rank_process import VARIABLE, own_environment
+from ringtune.bootstrap.rank_process import VARIABLE, inherits_outputs, own_environment
 from ringtune.config import Config
 
 LAUNCHED = {
@@ -104,6 +104,17 @@ def test_outputs_that_a_launcher_in_between_names_count() -> None:
     environ = {**claimed({**LAUNCHED["ringtune"], **OUTPUTS}), "RINGTUNE_RUN_DIR": "/another"}
     assert own_environment(environ)["RINGTUNE_RUN_DIR"] == "/another"
     assert "HOROVOD_TIMELINE" not in own_environment(environ)
+
+
+@pytest.mark.parametrize("name", sorted(LAUNCHED))
+def test_a_childs_outputs_are_inherited_unless_a_launcher_names_others(name: str) -> None:
+    rank = {**LAUNCHED[name], **OUTPUTS, **OTHER}
+    assert not inherits_outputs(rank) and not inherits_outputs(claimed(rank, own=True))
+    child = claimed(rank)
+    assert inherits_outputs(child)
+    assert inherits_outputs({**child, **LAUNCHED["torchrun"], "RANK": "0"}), "torchrun names none"
+    for output in ({"RINGTUNE_RUN_DIR": "/another"}, {"RINGTUNE_TIMELINE": "another.json"}):
+        assert not inherits_outputs({**child, **output})
 
 
 def test_a_session_leaves_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:

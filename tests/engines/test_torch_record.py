@@ -1,4 +1,4 @@
-"""`ringtune record` around DeepSpeed's own launcher."""
+"""`ringtune record` around the launchers of DeepSpeed and Accelerate."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ringtune.timeline.inputs import load
+from ringtune.timeline.vocabulary import Stage
 from tests.ports import free_port
 
 pytest.importorskip("deepspeed", reason="deepspeed is not installed; `make test-engines` makes an environment")
+pytest.importorskip("accelerate", reason="accelerate is not installed; `make test-engines` makes an environment")
 
 pytestmark = pytest.mark.slow
 
+BIN = Path(sys.executable).parent
 HANG_S = 240.0  # a bound on hangs, not a measure
-TRAIN = """
+DEEPSPEED = """
 import deepspeed, torch
 deepspeed.init_distributed("gloo")
 config = {
@@ -33,23 +37,41 @@ for _ in range(4):
     engine.step()
 print(f"steps {engine.global_steps}\\n", end="")  # in one piece: both ranks write into one pipe, without a buffer
 """
+ACCELERATE = """
+import accelerate, os, torch
+accelerator = accelerate.Accelerator(cpu=True)
+model = torch.nn.Linear(64, 8)
+model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for step in range(4):
+    optimizer.zero_grad()
+    accelerator.backward(model(torch.ones(4, 64)).sum())
+    optimizer.step()
+    if step == 2 and accelerator.process_index == 1 and "FAILS" in os.environ:
+        raise ValueError("planted in step 2")
+print(f"steps {step + 1} of {accelerator.num_processes}\\n", end="")
+accelerator.end_training()
+"""
 
 
-def test_collectives_of_a_job_of_deepspeeds_launcher(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
-    port = free_port()
-    launcher = [sys.executable, str(Path(sys.executable).with_name("deepspeed"))]
-    done = subprocess.run(
-        [sys.executable, "-m", "ringtune.cli", "record", "-o", "trace.json", "--", *launcher,
-         "--num_accelerators", "2", "--master_port", str(port), "train.py"],
-        cwd=tmp_path,
-        env={**os.environ, "DS_ACCELERATOR": "cpu"},
+def record(folder: Path, script: str, launcher: list[str], **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run a script by a launcher under `ringtune record`."""
+    (folder / "train.py").write_text(script, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "ringtune.cli", "record", "-o", "trace.json", "--", sys.executable, *launcher],
+        cwd=folder,
+        env={**os.environ, **changes},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=HANG_S,
         check=False,
-    )  # fmt: skip
+    )
+
+
+def test_collectives_of_a_job_of_deepspeeds_launcher(tmp_path: Path) -> None:
+    port = free_port()
+    launcher = [str(BIN / "deepspeed"), "--num_accelerators", "2", "--master_port", str(port), "train.py"]
+    done = record(tmp_path, DEEPSPEED, launcher, DS_ACCELERATOR="cpu")
     for left in Path("/dev/shm").glob(f"deepspeed_*_{port}_*"):  # DeepSpeed's own buffers
         left.unlink()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -57,3 +79,40 @@ def test_collectives_of_a_job_of_deepspeeds_launcher(tmp_path: Path) -> None:
     assert "timeline of 2 ranks" in done.stderr
     spans = load(tmp_path / "trace.json").spans
     assert set(spans.rank.tolist()) == {0, 1} and len(set(spans.batch.tolist())) > 4, "collectives of every step"
+
+
+def accelerated(folder: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run two ranks of Accelerate's launcher, which calls torch's elastic agent, and look at what it leaves."""
+    # With --cpu instead of --multi_gpu it starts one process, whatever their number says.
+    launcher = [str(BIN / "accelerate"), "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port())]
+    launcher += ["train.py"]
+    (folder / "home").mkdir()
+    home = {"HOME": str(folder / "home"), "HF_HOME": str(folder / "home")}
+    done = record(folder, ACCELERATE, launcher, OMP_NUM_THREADS="1", **home, **changes)
+    assert {path.name for path in folder.iterdir()} == {"train.py", "home", "trace.json", "runs"}, done.stderr
+    return done
+
+
+def test_collectives_of_a_job_of_accelerates_launcher(tmp_path: Path) -> None:
+    done = accelerated(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("steps 4 of 2") == 2
+    assert "timeline of 2 ranks" in done.stderr
+    spans = load(tmp_path / "trace.json").spans
+    runs = spans.take(spans.stage == Stage.COMMUNICATE)
+    reduced = runs.take(np.array(["ALLREDUCE" in name for name in runs.name_texts()]))
+    for rank in (0, 1):
+        assert set(reduced.of_rank(rank).step.tolist()) >= {0, 1, 2, 3}, "collectives of every step"
+    assert set(reduced.of_rank(0).batch.tolist()) == set(reduced.of_rank(1).batch.tolist())
+
+
+def test_what_a_failed_job_of_accelerates_launcher_recorded_is_kept(tmp_path: Path) -> None:
+    done = accelerated(tmp_path, FAILS="1")
+    assert done.returncode == 1 and "ValueError: planted in step 2" in done.stderr
+    spans = load(tmp_path / "trace.json").spans
+    for rank in (0, 1):
+        mine = spans.of_rank(rank)
+        assert set(mine.of_stage(Stage.NEGOTIATE).step.tolist()) >= {0, 1, 2}
+        # A rank may end before it has seen that its last collective is done.
+        assert set(mine.of_stage(Stage.COMMUNICATE).step.tolist()) >= {0, 1}

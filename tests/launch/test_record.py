@@ -11,9 +11,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ringtune.timeline.inputs import load
+from ringtune.timeline.spans import SpanTable
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES, Stage
 from tests.ports import free_port
 
@@ -41,7 +43,7 @@ for (batch,) in torch.utils.data.DataLoader(rows, batch_size=8):
 """
 
 EVERYTHING = """
-import sys, torch, torch.distributed as dist
+import subprocess, sys, torch, torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 assert not [name for name in sys.modules if name.startswith("ringtune.tuner")]
 dist.init_process_group("gloo")
@@ -85,7 +87,17 @@ assert dist.Work.wait is not wait
 dist.all_reduce(torch.ones(1))
 recorder.join()
 dist.all_reduce(torch.ones(1))
+if rank == 0:  # an evaluation with a group of its own is no rank of this job
+    subprocess.run([sys.executable, "-c", os.environ["EVALUATION"]], check=True)
 dist.destroy_process_group()
+"""
+
+EVALUATION = """
+import torch, torch.distributed as dist
+for backend in ("gloo", "ringtune"):
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
 """
 
 KILLED = "n = 0\n" + DDP.replace(
@@ -104,7 +116,8 @@ def run(folder: Path, script: str, launcher: list[Any]) -> subprocess.CompletedP
     (folder / "train.py").write_text("import os, signal\n" + script, encoding="utf-8")
     return subprocess.run(
         [*launcher, "train.py"],
-        cwd=folder, capture_output=True, text=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=folder, capture_output=True, text=True, timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "EVALUATION": EVALUATION},
     )  # fmt: skip
 
 
@@ -114,6 +127,15 @@ def read(folder: Path, *command: str, source: str | Path = "trace.json") -> Any:
         timeout=100, check=True,
     )  # fmt: skip
     return json.loads(done.stdout)
+
+
+def assert_begun_in_their_steps(spans: SpanTable) -> None:
+    """Whoever saw the end of a rank's span, and when: it is of the step in which it began."""
+    steps = spans.of_stage(Stage.STEP)
+    moments = np.sort(np.append(steps.begin_ns, steps.end_ns.max()))
+    for stage in (Stage.NEGOTIATE, Stage.COMMUNICATE, Stage.WAIT, Stage.RANGE):
+        of_stage = spans.of_stage(stage)
+        assert of_stage.step.tolist() == (np.searchsorted(moments, of_stage.begin_ns, "right") - 1).tolist(), stage
 
 
 @pytest.mark.slow
@@ -139,6 +161,8 @@ def test_the_slow_rank_of_a_ddp_job_is_named(tmp_path: Path) -> None:
     assert buckets == {
         f"world: bucket {of}": 2 * (STEPS - 3) for of in ("0 (3.bias to 2.weight)", "1 (1.bias to 0.weight)")
     }
+    for rank in range(2):
+        assert_begun_in_their_steps(spans.of_rank(rank))
     summary = read(tmp_path, "summary", "--all-steps")
     assert summary["steps"]["count"] == STEPS
     assert summary["fusion"] is None and not summary["knobs_versions"], "another library carried everything"
@@ -152,6 +176,8 @@ def test_every_collective_of_every_group_is_recorded_alike_on_its_ranks(tmp_path
     done = run(tmp_path, EVERYTHING, launcher)
     assert done.returncode == 0, done.stderr
     assert "Dynamo" not in done.stderr
+    assert done.stderr.count("ringtune: timeline of 3 ranks") == done.stderr.count("timeline of") == 1
+    assert "warning: init()" not in done.stderr
     spans = load(tmp_path / "trace.json").spans
     here = spans.stage == Stage.COMMUNICATE
     kinds = Counter(
@@ -169,6 +195,9 @@ def test_every_collective_of_every_group_is_recorded_alike_on_its_ranks(tmp_path
     assert "world: allreduce 5" in waits, "the second functional one's"
     for name in ("BROADCAST", "REDUCE", "ALLTOALL", "GATHER", "SCATTER", "BARRIER", "ALLGATHER"):
         assert len({kinds[f"RING_{name}", rank] for rank in range(3)}) == 1, name
+    moved = spans.take(here & (np.array(spans.tensor_texts()) == "world: reduce 0"))
+    assert moved.bytes.tolist() == [3 * 4] * 3
+    assert all('"dtype":"float32"' in moved.fact_texts[code] for code in moved.facts.tolist())
     batches = [set(spans.batch[here & (spans.rank == rank) & (spans.batch > 0)].tolist()) for rank in range(3)]
     assert batches[0] == batches[1] > batches[2], "a collective has one number on all its ranks"
     assert min(batches[0]) in FOREIGN_BATCHES and max(batches[0]) in FOREIGN_BATCHES

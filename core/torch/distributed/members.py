@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ringtune import native
 from ringtune import session as sessions
-from ringtune.bootstrap import secret
+from ringtune.bootstrap import rank_process, secret
 from ringtune.bootstrap.interfaces import is_loopback
 from ringtune.bootstrap.opening import runtime_options
 from ringtune.bootstrap.rendezvous import Rendezvous
@@ -66,7 +66,8 @@ def open_world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Se
         RingtuneError: The open session has other ranks, or the ranks cannot meet.
     """
     limit_ns = max(1, int(timeout.total_seconds() * 1e9))
-    config, rendezvous = meet_through(store, Config.from_environ(), rank, size)
+    base = Config.from_environ(rank_process.own_environment(os.environ, tell=False))
+    config, rendezvous = meet_through(store, base, rank, size)
     current = sessions.state.current
     if current is not None and (current.rank, current.size) != (rank, size):
         raise RingtuneError(

@@ -7,12 +7,14 @@ clocks, run folder and timeline, and for nothing that the script communicates.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ringtune import session
+from ringtune.bootstrap import rank_process
 from ringtune.config import Config
 from ringtune.errors import RingtuneError
 from ringtune.torch import part_settings
@@ -29,7 +31,10 @@ def join() -> None:
     """Record this rank of torch.distributed, in the session that the script has opened or in one opened here.
 
     The runtime itself records collectives of a world of ringtune's own. A failure costs the recording and nothing else.
+    A process that a rank has started is no rank of the job, and would write over that rank's part.
     """
+    if rank_process.inherits_outputs(os.environ):
+        return
     carried = BACKEND in str(dist.get_backend_config())
     if not carried and not session.is_initialized():
         try:
