@@ -101,8 +101,8 @@ class About:
 class TimelineIndex:
     """A trace, ready to answer queries. Immutable; answers may be asked for from several threads.
 
-    ``spans`` holds the spans that are shown, lane by lane; where lanes grow, with room between that means nothing. Their
-    tensors are named as people know them, DDP's buckets by number and parameters; ``tensors`` are the recorded names.
+    ``spans`` holds the spans that are shown, lane by lane; where lanes grow, with room between that means nothing.
+    Their tensors are named as people know them, DDP's buckets by number and parameters; ``tensors``: as recorded.
     """
 
     spans: SpanTable
