@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ringtune.output_file import is_stdout
 from ringtune.standard_streams import screen_width
 from ringtune.timeline.analysis.headline import headline
 from ringtune.timeline.analysis.steps import Counted, counted, select_steps
-from ringtune.timeline.analysis.summary import Summary
+from ringtune.timeline.analysis.summary import Summary, lacking
 from ringtune.timeline.analysis.tables import stacked
 from ringtune.timeline.doctor.failure import Failure, failure, of_trace
 from ringtune.timeline.inputs import load
@@ -181,17 +181,19 @@ def show_counted(
             **data(),
         }
 
-    show(document, lambda: Group(*opened(first, found), *also, view()), as_json)
+    # The summary's own page says what is lacking, beside what else is wrong with the recording.
+    show(document, lambda: Group(*opened(first, found, lacks=summary is None), *also, view()), as_json)
 
 
-def opened(first: str, *found: Found) -> list[RenderableType]:
-    """Return the lines above the tables: the first sentence, how each run failed, and what of it is left out."""
+def opened(first: str, *found: Found, lacks: bool = True) -> list[RenderableType]:
+    """Return the lines above the tables: the first sentence, how each run failed, what is left out and lacking."""
     lines = [Text(first, "bold")] if first else []
-    for name, one in zip("AB" if len(found) > 1 else ("",), found, strict=True):
+    for name, one in zip(("A: ", "B: ") if len(found) > 1 else ("",), found, strict=True):
         ended = one.failure.lines() if one.failure is not None else []
-        lines += [Text(f"{name}: {line}" if name else line) for line in ended]
+        lines += [Text(f"{name}{line}") for line in ended]
         if one.startup is not None:
-            lines.append(Text(f"{one.startup.sentence()}; --all-steps counts them", "dim"))
+            lines.append(Text(f"{name}{one.startup.sentence()}; --all-steps counts them", "dim"))
+        lines += [Text(f"! {name}{line}", "yellow") for line in (lacking(one.trace).sentences() if lacks else [])]
     return [*lines]
 
 
@@ -303,6 +305,7 @@ def diff_command(
 
     both = [read_counted((one,), steps, all_steps) for one in (first, second)]
     found = compare(both[0].trace, both[1].trace, tensors)
+    found = replace(found, first=found.first or str(first), second=found.second or str(second))
     failed = [f"{name}: {one.failure.words()}" for name, one in zip("AB", both, strict=True) if one.failure is not None]
     opening = " ".join([*failed, comparison_headline(found)])
 

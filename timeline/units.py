@@ -32,15 +32,14 @@ def several(number: int, thing: str) -> str:
 
 def time_text(ns: float) -> str:
     """Return a time in nanoseconds in the unit that fits, for example ``12.3 ms``."""
-    if ns == 0:
-        return "0 s"
     [number], unit = times_in_one_unit(ns)
     return f"{number} {unit}"
 
 
 def times_in_one_unit(*times_ns: float) -> tuple[list[str], str]:
-    """Return times in the unit in which the first one reads best, and that unit."""
-    size, unit = next((one for one in _TIMES if abs(times_ns[0]) >= one[0]), (1.0, "ns"))
+    """Return times in the unit in which the first one that is not 0 reads best, and that unit."""
+    chief = next((abs(ns) for ns in times_ns if ns), 0.0)
+    size, unit = next((one for one in _TIMES if chief >= one[0]), (1.0, "ns") if chief else _TIMES[0])
     return [digits(ns / size) if size > 1 else f"{ns:.0f}" for ns in times_ns], unit
 
 

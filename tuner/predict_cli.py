@@ -202,8 +202,8 @@ def _table(title: str, answers: list[Answer]) -> Table:
             answer.change.label,
             _spread(answer.step_ns, times_in_one_unit),
             _spread(answer.efficiency, _percents),
-            time_text(answer.step.waiting_ns),
-            time_text(answer.step.late_ns),
+            _spread(answer.exposed_ns, times_in_one_unit),
+            _spread(answer.late_ns, times_in_one_unit),
         )
     return table
 
@@ -221,7 +221,7 @@ def _percents(*shares: float) -> tuple[list[str], str]:
 def _document(model: Model, growing: list[Answer], what_if: list[Answer]) -> dict[str, Any]:
     link = model.cluster.widest
     return {
-        "format": 1,
+        "format": 2,
         "workload": {
             "name": model.work.name,
             "gradients": len(model.work.gradients),

@@ -120,12 +120,12 @@ def _print(console: Console, found: preflight.Findings, answers: list[Answer]) -
     table = Table("network", "a rank computes", "a step takes", "waits", "efficiency", title="to be expected",
                   title_justify="left")  # fmt: skip
     for answer in answers:
-        value, length = answer.efficiency, answer.step_ns
+        value, length, waits = answer.efficiency, answer.step_ns, answer.exposed_ns
         table.add_row(
             answer.change.label,
             time_text(answer.step.compute_ns),
             _spread(Interval(length.value, length.low, length.high), time_text),
-            time_text(answer.step.waiting_ns),
+            _spread(Interval(waits.value, waits.low, waits.high), time_text),
             f"{100 * value.value:.1f} % [{100 * value.low:.1f}, {100 * value.high:.1f}]",
         )
     console.print(table)

@@ -20,7 +20,7 @@ from ringtune.dashboard.data.steps import Floats, Steps, newest, steady
 from ringtune.dashboard.units import duration, plain, size
 from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.comparison import Change, Samples, compare, contrast
-from ringtune.timeline.spans import Trace
+from ringtune.timeline.spans import Ints, Trace
 
 NEWEST_STEPS = 1000
 """The most steps of a run that are compared; resampling more takes seconds."""
@@ -79,7 +79,12 @@ def of_logs(first: Steps, second: Steps) -> Contrast | None:
 
 
 def step_samples(table: Steps) -> Samples:
-    """Return nanoseconds by step of what step logs know: the slowest rank's step, and per rank and stage."""
+    """Return nanoseconds by step of what step logs know: the job's step, and per rank and stage.
+
+    The job's step is as long as its slowest rank's, but at most from the last rank's end of the one before to its own,
+    as in a timeline: where a rank pauses after its gradients were sent, the others wait for it in their next step, and
+    one pause would count in two.
+    """
     ranks = [steady(rank) for rank in table.ranks if len(rank)]
     found: dict[tuple[str, str], Floats] = {}
     if not ranks:
@@ -87,7 +92,7 @@ def step_samples(table: Steps) -> Samples:
     common = common_steps([rank.step for rank in ranks])[-NEWEST_STEPS:]
     rows = [np.searchsorted(rank.step, common) for rank in ranks]
     walls = np.array([rank.wall_ns[row] for rank, row in zip(ranks, rows, strict=True)], dtype=np.float64)
-    found[STEP] = walls.max(axis=0) if len(common) else np.zeros(0)
+    found[STEP] = _job_lengths(walls, common) if len(common) else np.zeros(0)
     for rank, row, wall in zip(ranks, rows, walls, strict=True):
         waits = np.minimum(rank.wait_ns[row], wall)
         found["waiting", f"rank {rank.rank}"] = waits
@@ -96,6 +101,14 @@ def step_samples(table: Steps) -> Samples:
         column = [getattr(rank, f"{stage}_ns")[row] for rank, row in zip(ranks, rows, strict=True)]
         found["stage", stage] = np.mean(column, axis=0)
     return found
+
+
+def _job_lengths(walls: Floats, steps: Ints) -> Floats:
+    """Return how long steps of a job took, from walls by rank and step; ranks' clocks count from its first one."""
+    longest, ends = walls.max(axis=0), walls.cumsum(axis=1).max(axis=0)
+    follows = np.flatnonzero(np.diff(steps) == 1) + 1
+    longest[follows] = np.minimum(longest[follows], ends[follows] - ends[follows - 1])
+    return longest
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def trials(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> 
                 hovertemplate=f"best confirmed after trial %{{x}}: %{{y:.4~g}} {unit}<extra></extra>",
             )
         )
-    figure.update_xaxes(title_text="Trial", tickformat="d", zeroline=False)
+    figure.update_xaxes(title_text="Trial", zeroline=False)
     figure.update_yaxes(title_text=f"Step time ({unit})")
     return figure
 
@@ -184,7 +184,7 @@ def lost(past: TuningHistory, scheme: Scheme = "light", height: int = 300) -> go
         )
     else:
         theme.say(figure, "The journal does not say what the search cost")
-    figure.update_xaxes(title_text="Trial", tickformat="d", zeroline=False)
+    figure.update_xaxes(title_text="Trial", zeroline=False)
     figure.update_yaxes(title_text=f"Time lost so far ({unit})", rangemode="tozero")
     return figure
 

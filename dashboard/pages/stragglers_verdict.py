@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import dash_ag_grid as dag
@@ -17,6 +17,8 @@ from ringtune.dashboard.units import count, duration, percent, plain, probabilit
 from ringtune.timeline.analysis.stragglers import CAUSES
 
 LISTED = 12
+_NOTES = 4
+"""Most notes beside the first sentence."""
 Href = Callable[[int, int], str]
 _NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
 
@@ -63,17 +65,24 @@ def opening(found: Analysis | None, summary: StepSummary | None, href: Href) -> 
         return []
     said = found.document["stragglers"] if found is not None else None
     worst = said["verdicts"][0] if said and said["verdicts"] else None
-    left = found.document["startup"] if found is not None else ""
-    note = [dmc.Text(_said(left), size="xs", c="dimmed")] if left else []
+    notes = [found.document["startup"], *_lacks(found)] if found is not None else []
+    small = [dmc.Text(_said(note), size="xs", c="dimmed") for note in notes if note]
     text = dmc.Text([words, *_show(href(worst["worst_step"], worst["rank"]) if worst else "")], size="sm")
-    return [dmc.Alert([text, *note], color=_color(said), radius="md", mb="md")]
+    return [dmc.Alert([text, *small], color=_color(found), radius="md", mb="md")]
 
 
-def _color(said: Mapping[str, Any] | None) -> str:
-    """Return green only where no rank's lateness costs a percent of the job."""
-    if said is None:
+def _lacks(found: Analysis) -> list[str]:
+    """Return what the timeline lacks, which the sentence rests on."""
+    more = len(found.problems) - _NOTES
+    return [*found.problems[:_NOTES], *([f"{more} more such notes on the Timeline page"] if more > 0 else [])]
+
+
+def _color(found: Analysis | None) -> str:
+    """Return green only where no rank's lateness costs a percent of the job, and nothing is missing that may tell."""
+    said = found.document["stragglers"] if found is not None else None
+    if found is None or said is None:
         return "gray"
-    return "orange" if said["verdicts"] else "yellow" if said["turns"] else "teal"
+    return "orange" if said["verdicts"] else "yellow" if said["turns"] else "gray" if found.problems else "teal"
 
 
 def _show(place: str) -> list[Any]:
@@ -97,7 +106,7 @@ def verdict(found: Analysis, href: Href) -> dmc.Alert:
     rows = [dmc.Text([line, *_show(place)], size="sm") for line, place in zip(lines, places, strict=False)]
     if found.document["startup"]:
         rows.append(dmc.Text(_said(found.document["startup"]), size="xs", c="dimmed"))
-    return dmc.Alert(rows, title=title, color=_color(said), radius="md")
+    return dmc.Alert(rows, title=title, color=_color(found), radius="md")
 
 
 def tables(found: Analysis, href: Href) -> Any:

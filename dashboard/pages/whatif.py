@@ -173,7 +173,7 @@ def stat_cards(outlook: Outlook) -> list[dmc.Card]:
         stat("Efficiency", percent(answer.efficiency.value), _interval(answer.efficiency, percent)),
         stat("Step time", duration(answer.step_ns.value), _interval(answer.step_ns, duration)),
         stat("Throughput", f"× {number(more)}", "of the job as it ran"),
-        stat("Exposed", duration(answer.step.waiting_ns), f"{count(len(answer.step.batches))} batches"),
+        stat("Exposed", duration(answer.exposed_ns.value), _interval(answer.exposed_ns, duration)),
     ]
 
 

@@ -146,6 +146,13 @@ def test_grafana_asks_for_labels_that_there_are(expression: str) -> None:
         assert name.endswith("_total") <= (f"rate({name}{{" in expression or name in COUNTED)
 
 
+def test_grafana_tells_exposed_communication_from_waiting_for_late_ranks() -> None:
+    """As the Overview does: the least blocked rank's time is exposed, what others have beyond it is for late ranks."""
+    exposed, late = (one for one in expressions() if "blocked" in one)
+    assert exposed.startswith("min by (instance) (rate(ringtune_blocked_seconds_total{") and "rank" not in exposed
+    assert late.startswith("rate(ringtune_blocked_seconds_total{") and late.endswith(f"group_left () {exposed}")
+
+
 def test_grafana_file_by_the_command_line(tmp_path: Path) -> None:
     for target in (str(tmp_path / "g.json"), "-"):
         done = subprocess.run(

@@ -55,17 +55,25 @@ def pair(context: Context) -> tuple[RunInfo, RunInfo]:
     return found["before"], found["after"]
 
 
-def test_a_step_is_as_long_as_its_slowest_rank_and_warm_up_is_left_out() -> None:
+def test_a_step_ends_with_its_slowest_rank_and_warm_up_is_left_out() -> None:
     found = compare.step_samples(steps([90, 10, 12, 11], [80, 11, 10, 14], waits=2))
-    assert found["step", "step"].tolist() == [11 * MS, 12 * MS, 14 * MS]
+    assert found["step", "step"].tolist() == [11 * MS, 11 * MS, 13 * MS]  # ends: 11, 22 and 35
     assert found["compute", "rank 1"].tolist() == [9 * MS, 8 * MS, 12 * MS]
     assert found["waiting", "rank 0"].tolist() == [2 * MS] * 3
     assert found["stage", "copy"].tolist() == [MS] * 3
 
 
+def test_a_pause_counts_once_though_the_others_wait_for_it_in_their_next_step() -> None:
+    """Rank 0 pauses for 500 ms after its gradients were sent; 20 steps of 10 ms took 700 ms."""
+    first, second = [90, *[10] * 20], [90, *[10] * 20]
+    first[8], second[9] = 510, 510
+    step = compare.step_samples(steps(first, second))["step", "step"]
+    assert step.sum() == 700 * MS and sorted(step.tolist()) == [10 * MS] * 19 + [510 * MS]
+
+
 def test_only_steps_that_all_ranks_have_ended_count() -> None:
     found = compare.step_samples(steps([90, 10, 12, 11], [80, 11, 10]))
-    assert found["step", "step"].tolist() == [11 * MS, 12 * MS]
+    assert found["step", "step"].tolist() == [11 * MS, 11 * MS]
     assert compare.step_samples(Steps(())) == {}
 
 

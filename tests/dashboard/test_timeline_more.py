@@ -27,6 +27,8 @@ from tests.dashboard.test_timeline_data import built, table
 from tests.timeline import nccl_profiles
 from tests.timeline.generated_run import generate_run
 from tests.timeline.helpers import write_json
+from tests.timeline.test_buckets import NAMES
+from tests.timeline.test_buckets import recorded as recorded_ddp
 
 PLAN = Schedule(ranks=3, steps=6, late_rank=2, late_ns=2 * MILLISECOND)
 
@@ -214,3 +216,17 @@ def test_calls_of_a_thread_lie_below_their_callers_in_lanes_of_their_own() -> No
     assert list(drawn.layout.yaxis.ticktext) == ["python 1", "gloo 2"]
     texts = drawn.data[0].text
     assert len(texts) == 5 and all(texts)
+
+
+def test_buckets_of_ddp_are_called_what_they_are(tmp_path: Path) -> None:
+    """Their spans, the batch that is followed and the search say number and parameters; the recorded name is found."""
+    run = recorded_ddp(tmp_path / "run")
+    index = TimelineIndex.build(*trace.read_all(run, trace.sources(run)))
+    assert set(NAMES.values()) <= set(index.spans.tensors) and not [
+        one for one in index.spans.tensors if ".7.1." in one
+    ]
+    moving = index.spans.stage == Stage.COMMUNICATE
+    tensors = [index.spans.tensors[code] for code in index.spans.tensor[moving]]
+    followed = follow(index, int(index.spans.batch[moving][tensors.index(NAMES[262145])]))
+    assert followed is not None and followed.label == NAMES[262145]
+    assert index.next_hit("bucket 1 of 3 (2", 0) == index.next_hit(".262145.", 0) is not None

@@ -93,7 +93,7 @@ def test_a_run_without_a_fault_accuses_nobody() -> None:
 def test_torn_and_missing_parts_are_named(torn: int, tmp_path: Path) -> None:
     run = generate_run(tmp_path, "torn", four_ranks(steps=6), tuning=False)
     part = layout.timeline_part(run, torn)
-    part.write_bytes(part.read_bytes()[: len(part.read_bytes()) // 2])
+    part.write_bytes(part.read_bytes()[: len(part.read_bytes()) * 4 // 5])
     gone = 1
     layout.timeline_part(run, gone).unlink()
     page = flat(doctor(run))

@@ -9,13 +9,17 @@ import pytest
 from click.testing import CliRunner
 
 from ringtune import layout
+from ringtune.dashboard.data.analysis import analyse
 from ringtune.dashboard.data.timeline import trace as timeline_data
+from ringtune.dashboard.pages.stragglers_verdict import opening
 from ringtune.errors import TraceIoError
 from ringtune.timeline.cli import timeline
 from ringtune.timeline.inputs import load
 from ringtune.timeline.merging.merge import merge_run
 from tests.timeline.generated_run import generate_run
 from tests.timeline.helpers import four_ranks
+from tests.timeline.planted import MS, job
+from tests.timeline.scenario import simulate
 
 HEADER_BYTES = 96
 
@@ -49,3 +53,43 @@ def test_a_torn_part_alone_says_that_it_is_torn(tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:40])
     with pytest.raises(TraceIoError, match="torn inside its header"):
         load(part)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_part_that_ends_before_half_of_the_steps_is_as_good_as_none(rank: int, tmp_path: Path) -> None:
+    """Its rank is named by every command and page, and nothing is said of what it would have to tell."""
+    run = generate_run(tmp_path, "torn", four_ranks(steps=40), tuning=False)
+    part = layout.timeline_part(run, rank)
+    part.write_bytes(part.read_bytes()[: len(part.read_bytes()) // 10])
+    said = f"the part of rank {rank} ends early, before half of these steps"
+    for command in ("summary", "stragglers", "critical-path", "efficiency", "doctor"):
+        done = CliRunner().invoke(timeline, [command, str(run)], catch_exceptions=False)
+        assert done.exit_code == 0 and " ".join(done.stdout.split()).count(said) == 1, command
+    page = " ".join(CliRunner().invoke(timeline, ["doctor", str(run)]).stdout.split())
+    assert f"what set the length of the steps is not known without rank {rank}" in page
+    assert f"not predicted: rank {rank} left no whole part" in page and "load balance" not in page
+    document = json.loads(CliRunner().invoke(timeline, ["summary", str(run), "--json"]).stdout)
+    assert (document["missing"], document["cut"]) == ([], [rank])
+    shown, problems = timeline_data.read_all(run, timeline_data.sources(run))
+    assert len(shown.ranks) == 4 and [sentence for sentence in problems if said in sentence]
+    alert = str(opening(analyse(shown, problems), None, lambda _step, _rank: ""))
+    assert said in alert.replace("The part", "the part") and "teal" not in alert
+
+
+def test_pauses_are_of_the_rank_that_left_its_steps(tmp_path: Path) -> None:
+    """Where the other part is torn early, nobody knows whether all ranks paused."""
+    pauses = {(rank, step): 400 * MS for rank in range(2) for step in (20, 30)}
+    simulate(job(2, 40, 12, pauses))[0].write(folder := tmp_path / "parts")
+    second = next(folder.glob("rank-00001*"))
+    second.write_bytes(second.read_bytes()[: len(second.read_bytes()) // 10])
+    said = CliRunner().invoke(timeline, ["summary", str(folder)], catch_exceptions=False).stdout
+    assert "pauses of rank 0 (steps 20, 30)" in " ".join(said.split())
+
+
+def test_two_runs_say_which_of_them_lacks_what(tmp_path: Path) -> None:
+    whole = generate_run(tmp_path, "whole", four_ranks(steps=12), tuning=False)
+    torn = generate_run(tmp_path / "other", "torn", four_ranks(steps=12), tuning=False)
+    layout.timeline_part(torn, 3).unlink()
+    said = CliRunner().invoke(timeline, ["diff", str(whole), str(torn)], catch_exceptions=False).stdout
+    assert "! B: no part of rank 3" in said and "! A:" not in said
+    assert f"A: {whole} (" in said and f"B: {torn} (" in said

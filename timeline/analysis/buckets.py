@@ -8,7 +8,7 @@ ringtune's recorder leaves a mark of no length for every bucket when DDP has for
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ringtune.timeline.spans import SpanTable, Trace
 from ringtune.timeline.vocabulary import Stage
@@ -23,11 +23,14 @@ def bucket_names(trace: Trace) -> Mapping[int, str]:
 
 def marked(spans: SpanTable) -> dict[int, str]:
     """Return the names of buckets that marks among these spans give, by their number of elements."""
-    codes = {code: match for code, name in enumerate(spans.names) if (match := _MARK.fullmatch(name))}
-    if not codes or not spans.in_stage(Stage.RANGE).any():
-        return {}
+    found = named(spans.names)
+    return found if found and spans.in_stage(Stage.RANGE).any() else {}
+
+
+def named(names: Iterable[str]) -> dict[int, str]:
+    """Return the names of buckets that the names of marks give, by their number of elements."""
     found: dict[int, dict[int, re.Match[str]]] = {}
-    for match in codes.values():
+    for match in filter(None, map(_MARK.fullmatch, names)):
         found.setdefault(int(match[3]), {})[int(match[1])] = match
     return {elements: _name(of_size) for elements, of_size in found.items()}
 

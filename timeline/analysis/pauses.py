@@ -18,16 +18,22 @@ from ringtune.timeline.spans import Ints, Trace
 
 @dataclass(frozen=True)
 class Pauses:
-    """The steps, and by how much the quickest rank's computing was longer than it usually is."""
+    """Of which ranks, the steps, and by how much the quickest one's computing was longer than it usually is."""
 
+    ranks: tuple[int, ...]
     steps: Ints
     extra_ns: Ints
 
 
 def pauses(trace: Trace) -> Pauses:
-    """Return the pauses of all ranks; without steps, or where a trace does not know who waits, none."""
-    found = [about for about in (rank_steps(trace, rank) for rank in trace.ranks) if about is not None]
-    none = Pauses(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+    """Return the pauses of all ranks; without steps, or where a trace does not know who waits, none.
+
+    A rank that left less than half of the steps (its part is torn) says nothing of the others' and does not count.
+    """
+    left = [about for about in (rank_steps(trace, rank) for rank in trace.ranks) if about is not None]
+    most = max((len(about.number) for about in left), default=0)
+    found = [about for about in left if 2 * len(about.number) >= most]
+    none = Pauses((), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
     if not found or not all(about.knows_waiting and int(about.number[0]) >= 0 for about in found):
         return none
     steps = found[0].number
@@ -39,7 +45,7 @@ def pauses(trace: Trace) -> Pauses:
     extra = (computed - np.median(computed, axis=1, keepdims=True)).min(axis=0)
     usual = float(np.median(computed.max(axis=0)))
     long = extra > (LONGER - 1) * usual
-    return Pauses(steps[long], extra[long].astype(np.int64))
+    return Pauses(tuple(about.rank for about in found), steps[long], extra[long].astype(np.int64))
 
 
 def computing(about: RankSteps) -> Floats:

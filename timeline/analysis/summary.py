@@ -87,6 +87,8 @@ class Summary:
     job: str
     size: int
     missing: tuple[int, ...]
+    cut: tuple[int, ...]
+    """Ranks whose part ends before half of the steps."""
     span_count: int
     skipped: int
     duration_ns: int
@@ -122,10 +124,8 @@ class Summary:
 
     def warnings(self) -> list[str]:
         """Return what is wrong with the recording, a sentence each."""
-        torn = [rank.rank for rank in self.ranks if rank.truncated]
-        found = []
-        if self.missing:
-            found.append(f"no part of rank {ranks_text(self.missing)}: its times are not in this summary")
+        torn = [rank.rank for rank in self.ranks if rank.truncated and rank.rank not in self.cut]
+        found = Lacking(self.missing, self.cut).sentences()
         if torn:
             found.append(f"the part of rank {ranks_text(torn)} ends early (killed, or still recording)")
         if self.dropped:
@@ -161,6 +161,42 @@ class Summary:
         return found
 
 
+@dataclass(frozen=True)
+class Lacking:
+    """Ranks without a part, and those whose part ends before half of the steps: what they waited for is not known."""
+
+    missing: tuple[int, ...]
+    cut: tuple[int, ...]
+
+    @property
+    def ranks(self) -> list[int]:
+        """All of them, in order."""
+        return sorted({*self.missing, *self.cut})
+
+    def sentences(self) -> list[str]:
+        """Return what is lacking, a sentence each."""
+        found = []
+        if self.missing:
+            found.append(f"no part of rank {ranks_text(self.missing)}: its times are not known")
+        if self.cut:
+            when = "ends early, before half of these steps (killed, or still recording)"
+            found.append(f"the part of rank {ranks_text(self.cut)} {when}: its later times are not known")
+        return found
+
+
+def lacking(trace: Trace) -> Lacking:
+    """Return of which ranks a trace of ringtune's lacks all or most; none of another tool's, which names no ranks."""
+    if trace.source not in ("part", "merged"):
+        return Lacking((), ())
+    present = {part.rank for part in trace.parts} | set(distinct(trace.spans.rank).tolist())
+    steps = np.bincount(trace.spans.rank[trace.spans.in_stage(Stage.STEP)], minlength=trace.size)
+    torn = {part.rank for part in trace.parts if part.truncated}
+    return Lacking(
+        tuple(sorted(set(range(trace.size)) - present)),
+        tuple(rank for rank in sorted(torn) if 2 * int(steps[rank]) < int(steps.max())),
+    )
+
+
 def summarize(
     trace: Trace, steps: tuple[int | None, int | None] | None = None, link_bytes_per_s: float | None = None
 ) -> Summary:
@@ -190,7 +226,8 @@ def summarize(
         path=str(trace.path or ""),
         job=trace.parts[0].job if trace.parts else "",
         size=trace.size,
-        missing=tuple(sorted(set(range(trace.size)) - present)) if trace.source in ("part", "merged") else (),
+        missing=(lacks := lacking(trace)).missing,
+        cut=lacks.cut,
         span_count=len(spans),
         skipped=trace.skipped,
         duration_ns=int(spans.end_ns.max() - spans.begin_ns.min()) if len(spans) else 0,

@@ -174,7 +174,7 @@ def pause_verdict(trace: Trace, found: Pauses, job: Job) -> Verdict | None:
         return None
     steps = found.steps.tolist()
     return Verdict(
-        rank=-1 if len(trace.ranks) > 1 else trace.ranks[0],
+        rank=-1 if len(found.ranks) > 1 else found.ranks[0],
         cause="compute",
         where="",
         pattern=PAUSES,

@@ -89,13 +89,25 @@ class Value:
 
 @dataclass(frozen=True)
 class Answer:
-    """The predicted step: length in ns, efficiency (rate per rank against a rank alone), and the step as played."""
+    """The predicted step, and the step as played.
+
+    Attributes:
+        change: What was asked.
+        ranks, hosts: Of the job then.
+        step_ns: Length.
+        efficiency: Rate per rank against a rank alone.
+        exposed_ns: What of it is exposed communication.
+        late_ns: What of it is waiting for a late rank.
+        step: As played.
+    """
 
     change: Change
     ranks: int
     hosts: int
     step_ns: Value
     efficiency: Value
+    exposed_ns: Value
+    late_ns: Value
     step: Step
 
     def as_dict(self) -> dict[str, Any]:
@@ -107,8 +119,8 @@ class Answer:
             "step_ns": self.step_ns.as_dict(),
             "efficiency": self.efficiency.as_dict(),
             "compute_ns": self.step.compute_ns,
-            "exposed_ns": self.step.waiting_ns,
-            "late_ns": self.step.late_ns,
+            "exposed_ns": self.exposed_ns.as_dict(),
+            "late_ns": self.late_ns.as_dict(),
             "contention_ns": self.step.contention_ns,
             "communicate_ns": self.step.communicate_ns,
             "batches": len(self.step.batches),
@@ -126,8 +138,11 @@ def ask(model: Model, change: Change) -> Answer:
     error = model.error if cluster.ranks > 1 else 0.0  # a rank alone only computes, which was measured
     if unmeasured(model, cluster):
         error = math.hypot(error, ERROR)
-    length = _value([step.length_ns for step in steps], error)
-    efficiency = _value([step.efficiency for step in steps], error)
+    length = _value([step.length_ns for step in steps], error * first.length_ns)
+    efficiency = _value([step.efficiency for step in steps], error * first.efficiency)
+    # The error of the step may lie in either part, unless the question itself says that there is none.
+    exposed = _value([step.waiting_ns for step in steps], 0.0 if change.overlap else error * first.length_ns)
+    late = _value([step.late_ns for step in steps], 0.0 if change.even else error * first.length_ns)
     # The model's error takes no step below its computing.
     length = replace(length, low=max(length.low, min(first.compute_ns, length.value)))
     efficiency = replace(efficiency, high=min(efficiency.high, max(1.0, efficiency.value)))
@@ -137,6 +152,8 @@ def ask(model: Model, change: Change) -> Answer:
         cluster.hosts,
         length,
         efficiency,
+        replace(exposed, low=max(exposed.low, 0.0)),
+        replace(late, low=max(late.low, 0.0)),
         first,
     )
 
@@ -185,9 +202,9 @@ def _cluster(cluster: Cluster, change: Change) -> Cluster:
 
 
 def _value(values: Sequence[float], error: float) -> Value:
-    """The first value, with the quantiles of all and, independent of these, the model's relative error."""
+    """The first value, with the quantiles of all and, independent of these, the model's own error, in its unit."""
     value = values[0]
     low, high = np.quantile(values, (0.025, 0.975)) if len(values) > 1 else (value, value)
-    own = NORMAL_95 * error * value
+    own = NORMAL_95 * error
     below, above = max(value - float(low), 0.0), max(float(high) - value, 0.0)
     return Value(value, value - math.hypot(below, own), value + math.hypot(above, own))

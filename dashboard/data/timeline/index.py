@@ -20,7 +20,9 @@ from ringtune.dashboard.data.timeline.levels import Lane, LaneTable, build_lanes
 from ringtune.dashboard.data.timeline.overview import dominant
 from ringtune.dashboard.data.timeline.path import PathTable, path_of
 from ringtune.dashboard.data.timeline.shapes import SHAPE_LIMIT, Mask, Shapes, Window, fitting, joined, marked, single
+from ringtune.timeline.analysis.buckets import named as bucket_names_of
 from ringtune.timeline.spans import COLUMN_TYPES, Instant, Ints, PartInfo, SpanTable, Trace
+from ringtune.timeline.units import tensor_text
 from ringtune.timeline.vocabulary import Stage
 
 KEPT_INSTANTS = ("KNOBS", "STALL", "ERROR", "CLOCK")
@@ -100,6 +102,7 @@ class TimelineIndex:
     """A trace, ready to answer queries. Immutable; answers may be asked for from several threads.
 
     ``spans`` holds the spans that are shown, lane by lane; where lanes grow, with room between that means nothing.
+    Their tensors are named as people know them, DDP's buckets by number and parameters; ``tensors``: as recorded.
     """
 
     spans: SpanTable
@@ -109,6 +112,7 @@ class TimelineIndex:
     extent: Window
     problems: tuple[str, ...] = ()
     parts: tuple[PartInfo, ...] = ()
+    tensors: tuple[str, ...] = ()
     _path: PathTable | None = None
     _searches: dict[str, Ints] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -124,19 +128,22 @@ class TimelineIndex:
     def of(table: LaneTable | GrowingLanes, about: About, path: PathTable | None = None) -> TimelineIndex:
         """Return the index over lanes that are made already; a critical path that is missing is found when needed."""
         columns: dict[str, Any] = {name: table.spans[name] for name in COLUMN_TYPES}
+        buckets = bucket_names_of(about.names)
+        shown = tuple(tensor_text(text, buckets) for text in about.tensors)
         lanes = table.lanes()
         extent = Window(0.0, 1e6)
         if lanes:
             begin = min(float(lane.begin[0]) for lane in lanes)
             extent = Window(begin, max(begin + 1000, *(float(lane.reach[-1]) for lane in lanes)))
         return TimelineIndex(
-            spans=SpanTable(**columns, names=about.names, tensors=about.tensors, fact_texts=about.facts),
+            spans=SpanTable(**columns, names=about.names, tensors=shown, fact_texts=about.facts),
             lanes=lanes,
             instants=about.instants,
             ranks=about.ranks,
             extent=extent,
             problems=about.problems,
             parts=about.parts,
+            tensors=about.tensors,
             _path=path,
         )
 
@@ -225,7 +232,7 @@ class TimelineIndex:
             if needle not in self._searches:
                 if len(self._searches) > 16:
                     self._searches.clear()
-                self._searches[needle] = _search(self.spans, self.lanes, [0] * len(self.lanes), needle)
+                self._searches[needle] = _search(self, self.lanes, [0] * len(self.lanes), needle)
             return self._searches[needle]
 
     def found_behind(self, search: str, lanes: tuple[Lane, ...], ends_ns: Sequence[int]) -> Ints | None:
@@ -234,7 +241,7 @@ class TimelineIndex:
         if not needle:
             return None
         starts = [int(np.searchsorted(lane.reach, end, "right")) for lane, end in zip(lanes, ends_ns, strict=True)]
-        return _search(self.spans, lanes, starts, needle)
+        return _search(self, lanes, starts, needle)
 
 
 def _slices(lanes: tuple[Lane, ...], window: Window) -> list[slice]:
@@ -245,9 +252,11 @@ def _total(slices: list[slice]) -> int:
     return sum(part.stop - part.start for part in slices)
 
 
-def _search(spans: SpanTable, lanes: tuple[Lane, ...], starts: Sequence[int], needle: str) -> Ints:
+def _search(index: TimelineIndex, lanes: tuple[Lane, ...], starts: Sequence[int], needle: str) -> Ints:
     """Places of the spans found, lane by lane from a span on."""
-    wanted = np.array([needle in text.lower() for text in spans.tensors], dtype=np.bool_)
+    spans = index.spans
+    texts = zip(spans.tensors, index.tensors, strict=True)
+    wanted = np.array([needle in shown.lower() or needle in said.lower() for shown, said in texts], dtype=np.bool_)
     named = np.array([needle in text.lower() for text in spans.names], dtype=np.bool_)
     parts = [slice(lane.first + start, lane.first + len(lane)) for lane, start in zip(lanes, starts, strict=True)]
     hits = [_named(spans, part, wanted, named) for part in parts]

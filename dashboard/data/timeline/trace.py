@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from ringtune import layout
@@ -13,6 +14,7 @@ from ringtune.dashboard.data.files import Unreadable, listing, open_inside
 from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.units import count, plain, size
 from ringtune.errors import RingtuneError
+from ringtune.timeline.analysis.summary import lacking
 from ringtune.timeline.merging.merge import join_and_empty
 from ringtune.timeline.merging.parts import hold_the_same
 from ringtune.timeline.reading.reader import read
@@ -81,7 +83,10 @@ def read_all(run: Path, files: list[Path]) -> tuple[Trace, tuple[str, ...]]:
     if files and not traces:
         raise Unreadable(problems[0])
     trace = _joined(traces)
-    return trace, tuple(problems + remarks(trace.parts))
+    lacks = lacking(trace)
+    # A part that cannot be read is a rank without one, and said already.
+    unsaid = replace(lacks, missing=()) if problems else lacks
+    return trace, tuple([*problems, *unsaid.sentences(), *remarks(trace.parts)])
 
 
 def _joined(traces: list[Trace]) -> Trace:
