@@ -41,8 +41,8 @@ class RunRecord:
         versions: Versions of ``ringtune``, ``python`` and ``torch``.
         labels: Free text by name; ``timeline`` holds the merged timeline's path when the user named one.
         failure: Of a failed job the first rank that did not end with 0: ``rank``, ``host``, ``exit_code``, ``after_s``
-            (seconds since the start), ``lost`` (what it had lost of another rank), ``last_lines`` (of its standard
-            error). None where no launcher saw it.
+            (seconds since the start), ``lost`` (what it had lost of another rank), ``error`` (the exception that
+            ended it), ``last_lines`` (of its standard error). None where no launcher saw it.
         failed_starts: Of a job that was started again (``ringtune run --restarts``): the failure of every start before
             the last, with ``ended_unix_ns``.
         generations: Of an elastic job each set of ranks: ``generation``, ``began_unix_ns``, ``ranks`` (numbers of their

@@ -21,7 +21,7 @@ from ringtune.timeline.merging.merge import merge, merge_run
 from ringtune.timeline.merging.parts import files_of_rank, part_files
 from ringtune.timeline.merging.report import MergeReport
 from ringtune.timeline.runs.run import Run
-from ringtune.timeline.runs.upload import Collection, Limits, Store, report_state, upload
+from ringtune.timeline.runs.upload import Collection, Limits, Store, pace_of, report_state, upload
 
 _LATE_NS = 10_000_000_000
 _sent: set[tuple[str, Path]] = set()
@@ -35,6 +35,10 @@ class TracksLike(Protocol):
     of_ranks: Sequence[int]
     hosts: Mapping[int, str]
     earlier_jobs: Sequence[str]
+
+    @property
+    def elastic(self) -> bool:
+        """Whether this is one generation of an elastic job."""
 
     @property
     def going_on(self) -> bool:
@@ -107,7 +111,9 @@ class TimelineExtension:
         try:
             report_state(session.store, session.job, tracks.own, state)
             if state == "upload":
-                upload(session.store, session.job, tracks.own, files)
+                # Rank 0 of an elastic job takes the parts when it has joined the next generation.
+                pace = None if tracks.elastic else pace_of(len(tracks.of_ranks), self._limits)
+                upload(session.store, session.job, tracks.own, files, pace)
                 _sent.update((host, file) for file in files)
         except Exception as error:  # the store's own classes are not known in this room
             if state == "upload":

@@ -272,7 +272,8 @@ class ElasticSupervisor(Supervisor):
         if code != 0:
             self._failure = self._failure_of(rank, code)
             if not self._interrupted_by and self._given_up is None and rank.rank not in self._killed:
-                self._streams.say(f"worker {rank.rank} on {rank.slot.host} {how_ended(code)}")
+                why = f": {self._failure.error}" if self._failure.error else ""
+                self._streams.say(f"worker {rank.rank} on {rank.slot.host} {how_ended(code)}{why}")
         if not self._interrupted_by:
             self._feed(functools.partial(self._membership.ended, rank.rank, code))
             if self._membership.finishing and self._running:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
 from functools import partial
 from io import FileIO
 from typing import BinaryIO
@@ -18,6 +20,30 @@ from ringtune.variable import without_password
 _NAMES = ("stdout", "stderr")
 _TAIL_BYTES, _TAIL_LINES = 4096, 20
 """How much of a rank's standard error is remembered, for the run folder of a job that fails."""
+_ERROR_LENGTH = 400
+_TRACEBACK = "Traceback (most recent call last):"
+_NOT_THE_END = ("Exception ignored", "Exception in thread")
+"""What Python writes before the traceback of an exception that did not end the program."""
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception)(: .*)?")
+
+
+def last_error(lines: Sequence[str]) -> str:
+    """Return the exception that ended a Python program, type and message on one line, by what it wrote.
+
+    Args:
+        lines: Last lines of its standard error, none of them empty.
+
+    Returns:
+        At most 400 characters; empty where no exception is found.
+    """
+    error = ""
+    for at, line in enumerate(lines):
+        if line == _TRACEBACK and not (at and lines[at - 1].startswith(_NOT_THE_END)):
+            # Its frames are indented, the exception follows them.
+            error = next((end for end in lines[at + 1 :] if not end.startswith(" ")), "")
+    if not error and _TRACEBACK not in lines:  # its head is lost, or it is a SyntaxError of the script, which has none
+        error = next((line for line in reversed(lines) if _EXCEPTION.fullmatch(line)), "")
+    return textwrap.shorten(error, _ERROR_LENGTH, placeholder=" ...")
 
 
 class Streams:
@@ -76,6 +102,10 @@ class Streams:
         """Return the last lines of a rank's standard error, without passwords: pages and run folders show them."""
         lines = self._tails.get(rank, b"").decode("utf-8", "replace").splitlines()
         return [str(without_password(line)) for line in lines if line.strip()][-_TAIL_LINES:]
+
+    def error_of(self, rank: int) -> str:
+        """Return the Python exception that has ended a rank, as `last_error`."""
+        return last_error(self.last_lines(rank))
 
     def forget_last_lines(self) -> None:
         """Begin anew with `last_lines`, for a job that is started again."""

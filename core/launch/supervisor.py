@@ -29,6 +29,8 @@ WAITING_S = 60.0
 """After so long, and again, the launcher says for which ranks it waits when others have ended with code 0; one whose
 process is stopped for so long is ended."""
 
+_UNCAUGHT = 1
+"""Exit code of Python after an exception that nothing has caught."""
 _NAMED = 8
 _READ_BYTES = 1 << 16
 _PIPE_READS = 17
@@ -45,6 +47,7 @@ class Failure:
         exit_code: Its exit code, 128 + number after a signal.
         after_s: Seconds from the start of the job.
         lost: What it had lost of another rank before, in words; empty: nothing that is known.
+        error: The Python exception that ended it, type and message; empty: none is known.
     """
 
     rank: int
@@ -52,9 +55,11 @@ class Failure:
     exit_code: int
     after_s: float
     lost: str = ""
+    error: str = ""
 
     def __str__(self) -> str:
-        why = f", since it had lost another rank: {self.lost}" if self.lost else ""
+        why = f": {self.error}" if self.error else ""
+        why = f", since it had lost another rank: {self.lost}" if self.lost else why
         return f"rank {self.rank} on {self.host} {how_ended(self.exit_code)}, {self.after_s:.1f} s after the start{why}"
 
 
@@ -246,7 +251,8 @@ class Supervisor:
 
     def _failure_of(self, rank: RankProcess, code: int) -> Failure:
         lost = self._lost_of(rank.rank) if self._lost_of is not None else ""
-        return Failure(rank.rank, rank.slot.host, code, time.monotonic() - self._started, lost)
+        error = self._streams.error_of(rank.rank) if code == _UNCAUGHT else ""
+        return Failure(rank.rank, rank.slot.host, code, time.monotonic() - self._started, lost, error)
 
     def _after_failure(self) -> None:
         if self._interrupted_by:

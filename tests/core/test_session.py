@@ -307,6 +307,22 @@ def test_stall_check_can_be_switched_off(fake: None) -> None:
     assert (options.stall_warning_ns, options.stall_shutdown_ns) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("environ", "silence_ns"),
+    [
+        ({}, 60_000_000_000),
+        ({"RINGTUNE_LIVENESS_TIMEOUT": "2.5"}, 2_500_000_000),
+        ({"RINGTUNE_LIVENESS_TIMEOUT": "0"}, 0),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1], ids=["coordinator", "rank 1"])
+def test_signs_of_life_are_looked_for_without_any_setting(
+    environ: dict[str, str], silence_ns: int, rank: int, fake: None
+) -> None:
+    options = runtime_options(Config.from_environ(environ), Placement(rank, 2, host="h"), ("s", 9), "j.1")
+    assert options.silence_ns == silence_ns
+
+
 def test_too_few_cores_for_the_ranks(fake: None) -> None:
     config = Config.from_environ({"RINGTUNE_THREAD_AFFINITY": "4"})
     with pytest.raises(ConfigError, match="names 1 cores, but this is local rank 1"):

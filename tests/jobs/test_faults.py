@@ -125,6 +125,34 @@ def test_a_frozen_rank_is_an_error_that_names_it(victim: int, repeated: bool, tr
         assert raised_at - stopped_at < limit_s + LOST_WITHIN_S
 
 
+def freeze_rank_0(job: Job) -> list[tuple[str, str, float]]:
+    """Freeze it while all reduce; return what the others got: kind and text of the error, seconds since."""
+    job.run(common.wait_for_all, name="x")
+    job.start(common.until_failure)
+    time.sleep(0.3)
+    job.ranks[0].signal(signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    answers = [rank.answer()[0] for rank in job.ranks[1:]]
+    return [(kind, message, raised_at - stopped_at) for kind, message, raised_at in answers]
+
+
+def test_the_liveness_timeout_of_rank_0_counts_on_all_ranks(fresh: GetJob) -> None:
+    for kind, message, after_s in freeze_rank_0(fresh(3, liveness_timeout="2e{rank}")):
+        assert kind == "PeerLost" and "has given no sign of life for 2 s" in message, message
+        assert after_s < 2.0 + LOST_WITHIN_S
+
+
+@pytest.mark.long
+def test_a_frozen_rank_0_is_an_error_that_names_it_without_any_setting(fresh: GetJob) -> None:
+    for kind, message, after_s in freeze_rank_0(fresh(3)):
+        assert kind == "PeerLost"
+        assert re.match(
+            rf"rank 0 on host {re.escape(socket.gethostname())} has given no sign of life for 60 s.*'allreduce.loop'",
+            message,
+        ), message
+        assert after_s < 60.0 + LOST_WITHIN_S
+
+
 @TRANSPORTS
 def test_a_rank_that_waits_for_a_killed_one(transport: str, fresh: GetJob) -> None:
     job = fresh(2, transport=transport)

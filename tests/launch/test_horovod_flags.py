@@ -65,6 +65,8 @@ def run(*words: str) -> Result:
         (["--network-interfaces", "eth0,lo"], "RINGTUNE_INTERFACE", "eth0,lo"),
         (["--network-interface", "lo"], "RINGTUNE_INTERFACE", "lo"),
         (["--network-interface", "ib0", "--network-interfaces", "eth0,lo"], "RINGTUNE_INTERFACE", "ib0,eth0,lo"),
+        (["--network-interface", "ib0", "--network-interface", "lo"], "RINGTUNE_INTERFACE", "ib0,lo"),
+        (["--network-interface", "lo", "--network-interface", "lo"], "RINGTUNE_INTERFACE", "lo,lo"),
         (["--num-nccl-streams", "2"], "RINGTUNE_NUM_NCCL_STREAMS", "2"),
     ],
 )

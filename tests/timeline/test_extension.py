@@ -31,6 +31,7 @@ class MemoryStore:
         self.values: dict[str, bytes] = {}
         self.broken = False
         self.patience_ns: list[int] = []
+        self.most_bytes = 0
         self._changed = threading.Condition()
 
     def set(self, key: str, value: bytes) -> None:
@@ -38,6 +39,7 @@ class MemoryStore:
             raise ConnectionError("store is gone")
         with self._changed:
             self.values[key] = value
+            self.most_bytes = max(self.most_bytes, sum(map(len, self.values.values())))
             self._changed.notify_all()
 
     def get(self, key: str, timeout_ns: int) -> bytes:
@@ -114,6 +116,33 @@ def test_rank_0_merges_what_lies_on_its_disk_and_what_is_sent(
     assert len(trace.spans) == len(truth_table(four.job))
     assert "timeline of 4 ranks" in capsys.readouterr().err
     assert {four.store.values[key] for key in four.store.values if key.count("/") == 3} == {b""}
+
+
+def test_uploads_run_ahead_of_rank_0_by_so_much_only(four: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(upload, "_ALL_AHEAD_BYTES", 16 * 1000)  # of each rank 1000 bytes, packed
+    far = [rank for rank in range(1, 4) if four.job.schedule.host(rank) != four.job.schedule.host(0)]
+    whole = sum(layout.timeline_part(four.folder(rank), rank).stat().st_size for rank in far)
+    closing = [threading.Thread(target=four.close, args=(rank,)) for rank in (3, 2, 1, 0)]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(timeout=120)
+    assert len(read(four.root / "trace.json").spans) == len(truth_table(four.job))
+    # What one member may have beyond that; names and states are short.
+    assert four.store.most_bytes < len(far) * 2 * 1000 + 500 < whole // 2
+
+
+def test_an_upload_that_rank_0_does_not_take_is_bounded_in_time_and_named(
+    four: FakeJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(upload, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(upload, "_ALL_AHEAD_BYTES", 1)
+    four.close(3, QUICK)
+    assert 0 < max(four.store.patience_ns) <= QUICK.report_ns + QUICK.upload_ns
+    said = capsys.readouterr().err
+    assert "[rank 3] its part of the timeline could not be sent to rank 0" in said
+    assert f"it lies in {layout.timeline_part(four.folder(3), 3)}" in said
 
 
 def test_a_rank_that_died_is_bounded_in_time_and_named(four: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,9 @@
 
 Under ``<job>/part/<rank>`` every rank but 0 says ``none`` (recorded nothing), ``file`` (its part lies in the run
 folder on rank 0's host) or ``upload``. An upload follows: the names of its files, one a line, under ``.../names``, and
-each file as gzip members ``.../0/0``, ``.../0/1``, …; an empty one ends it. Rank 0 empties each member it has taken, so
-the store never holds a whole trace for long.
+each file as gzip members ``.../0/0``, ``.../0/1``, …; an empty one ends it. Rank 0 empties each member it has taken and
+sets ``.../0/0/taken``. While it is there to take them, an upload runs ahead of it by so much only that the store, which
+has a limit for each client and one for all, never holds whole traces.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,19 +44,58 @@ class Limits:
     upload_ns: int = 60_000_000_000
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How far an upload runs ahead of rank 0.
+
+    Attributes:
+        ahead_bytes: Packed bytes that it has not taken yet; one member may always be there.
+        wait_ns: How long it is waited for in all.
+    """
+
+    ahead_bytes: int
+    wait_ns: int
+
+
+_ALL_AHEAD_BYTES = 1 << 30
+
+
+def pace_of(ranks: int, limits: Limits) -> Pace:
+    """Return the pace of a job with so many ranks, which send at the same time."""
+    return Pace(_ALL_AHEAD_BYTES // max(16, ranks), limits.report_ns + limits.upload_ns)
+
+
 def report_state(store: Store, job: str, rank: int, state: str) -> None:
     """Report what this rank has: ``none``, ``file`` or ``upload``."""
     store.set(_key(job, rank), state.encode())
 
 
-def upload(store: Store, job: str, rank: int, files: Sequence[Path]) -> None:
-    """Send the files of a part, segment by segment."""
+def upload(store: Store, job: str, rank: int, files: Sequence[Path], pace: Pace | None = None) -> None:
+    """Send the files of a part, segment by segment.
+
+    Args:
+        store: Client of the job's store.
+        job: Key of the job.
+        rank: This rank.
+        files: Its files.
+        pace: How far to run ahead of rank 0; None where that takes nothing before all is sent.
+    """
+    deadline = time.monotonic_ns() + (pace.wait_ns if pace is not None else 0)
+    ahead: deque[tuple[str, int]] = deque()
+
+    def put(key: str, packed: bytes) -> None:
+        while pace is not None and ahead and len(packed) + sum(size for _, size in ahead) > pace.ahead_bytes:
+            store.get(f"{ahead[0][0]}/taken", _left(deadline))
+            ahead.popleft()
+        store.set(key, packed)
+        ahead.append((key, len(packed)))
+
     store.set(f"{_key(job, rank)}/names", "\n".join(file.name for file in files).encode())
     for place, file in enumerate(files):
         number = 0
         for number, packed in enumerate(_packed_segments(file)):  # the end needs the last number
-            store.set(f"{_key(job, rank)}/{place}/{number}", packed)
-        store.set(f"{_key(job, rank)}/{place}/{number + 1}", b"")
+            put(f"{_key(job, rank)}/{place}/{number}", packed)
+        put(f"{_key(job, rank)}/{place}/{number + 1}", b"")
 
 
 def _packed_segments(part: Path) -> Iterator[bytes]:
@@ -112,6 +153,7 @@ class Collection:
                 while packed := self._store.get(key := f"{prefix}/{number}", _left(deadline)):
                     file.write(zlib.decompress(packed))
                     self._store.set(key, b"")
+                    self._store.set(f"{key}/taken", b"")
                     number += 1
             os.replace(temporary, path)
         finally:

@@ -165,7 +165,7 @@ class _Job:
         said = ends[0].partition(", ending")[0] if ends else f"it exited with code {self.exit_code}"
         number = said.split()[1] if ends else ""
         line = self._lines.get(int(number), "") if number.isdigit() else next(iter(self._lines.values()), "")
-        return f"{said}: {line}" if line else said
+        return f"{said}: {line}" if line and not said.endswith(line) else said
 
     def _run(self, options: LaunchOptions) -> None:
         try:
