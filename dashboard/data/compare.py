@@ -105,7 +105,8 @@ def step_samples(table: Steps) -> Samples:
 
 def _job_lengths(walls: Floats, steps: Ints) -> Floats:
     """Return how long steps of a job took, from walls by rank and step; ranks' clocks count from its first one."""
-    longest, ends = walls.max(axis=0), walls.cumsum(axis=1).max(axis=0)
+    longest: Floats = walls.max(axis=0)
+    ends: Floats = walls.cumsum(axis=1).max(axis=0)
     follows = np.flatnonzero(np.diff(steps) == 1) + 1
     longest[follows] = np.minimum(longest[follows], ends[follows] - ends[follows - 1])
     return longest

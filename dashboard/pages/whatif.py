@@ -222,7 +222,7 @@ def advice_rows(found: tuple[Advice, ...]) -> list[list[str]]:
             one.label,
             percent(one.saved) if abs(one.saved) >= 0.0005 else "nothing",
             f"{duration(one.answer.step_ns.value)} ({_interval(one.answer.step_ns, duration)})",
-            percent(one.answer.efficiency.value),
+            f"{percent(one.answer.efficiency.value)} ({_interval(one.answer.efficiency, percent)})",
         ]
         for one in found
     ]

@@ -73,6 +73,11 @@ def test_the_table_of_runs_shows_states_sorts_and_searches(visit: Visit, url: st
     page.wait_for_selector("#runs-groups >> text=resnet50")
     page.wait_for_url("**?group=model")
     visit.until("document.querySelector('.ag-row[row-index=\"0\"] [col-id=group]').innerText === 'resnet50'")
+    for head in ("group", "created"):  # sorted by both, no head is broken inside its one word
+        text = f"document.querySelector('.ag-header-cell[col-id={head}] .ag-header-cell-text')"
+        visit.until(
+            f"{text}.offsetHeight > 0 && {text}.offsetHeight < 1.9 * parseFloat(getComputedStyle({text}).fontSize)"
+        )
     assert visit.complaints == []
 
 

@@ -145,7 +145,9 @@ def test_advice_is_sorted_by_what_it_saves(model: Model) -> None:
     assert [one.saved for one in found] == sorted((one.saved for one in found), reverse=True)
     saved = {one.label: one.saved for one in found}
     assert saved["no straggler"] > 0 and saved["bf16 on the wire"] > 0
-    assert len(page.advice_rows(found)[0]) == len(page.HEAD)
+    rows = page.advice_rows(found)
+    assert len(rows[0]) == len(page.HEAD)
+    assert all(" to " in step and " to " in efficiency for *_, step, efficiency in rows)
 
 
 def test_a_long_trace_is_cut_to_its_newest_steps(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
