@@ -189,11 +189,12 @@ def lacking(trace: Trace) -> Lacking:
     if trace.source not in ("part", "merged"):
         return Lacking((), ())
     present = {part.rank for part in trace.parts} | set(distinct(trace.spans.rank).tolist())
-    steps = np.bincount(trace.spans.rank[trace.spans.in_stage(Stage.STEP)], minlength=trace.size)
+    ranks, counts = np.unique(trace.spans.rank[trace.spans.in_stage(Stage.STEP)], return_counts=True)
+    steps = dict(zip(ranks.tolist(), counts.tolist(), strict=True))
     torn = {part.rank for part in trace.parts if part.truncated}
     return Lacking(
         tuple(sorted(set(range(trace.size)) - present)),
-        tuple(rank for rank in sorted(torn) if 2 * int(steps[rank]) < int(steps.max())),
+        tuple(rank for rank in sorted(torn) if 2 * steps.get(rank, 0) < max(steps.values(), default=0)),
     )
 
 
