@@ -126,9 +126,15 @@ CATALOGUE = (
         "ringtune_blocked_seconds_total",
         "counter",
         "rank",
-        "Time that callers were blocked: by exposed communication, which is what the least blocked rank has, or for a "
-        "late rank.",
+        "Time that callers were blocked: by exposed communication or, beyond that of the job, for a late rank.",
         _counter("wait_ns", _S),
+    ),
+    Metric(
+        "ringtune_exposed_seconds_total",
+        "counter",
+        "job",
+        "Exposed communication: of every step what its least blocked rank was blocked for.",
+        _one(lambda s: s.exposed_ns * _S),
     ),
     Metric(
         "ringtune_control_messages_total",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ringtune.meters.alerts import Alerts
     from ringtune.meters.durations import Durations
     from ringtune.meters.exporter import Exporter
+    from ringtune.meters.exposure import Blocked
     from ringtune.meters.sampler import Sampler
     from ringtune.meters.stack_log import StackLog
     from ringtune.meters.state import RankState
@@ -40,6 +41,7 @@ class Meters:
         self._step_log: StepLog | None = None
         self._sampler: Sampler | None = None
         self._durations: Durations | None = None
+        self._blocked: Blocked | None = None
         self._exporter: Exporter | None = None
         self._stacks: StackLog | None = None
 
@@ -55,10 +57,11 @@ class Meters:
         if config.metrics_port is None and not alerted:
             return
         from ringtune.meters.durations import Durations
+        from ringtune.meters.exposure import Blocked
         from ringtune.meters.publisher import Publisher
 
-        self._durations = Durations()
-        publisher = Publisher(session, self._durations, self._warn)
+        self._durations, self._blocked = Durations(), Blocked()
+        publisher = Publisher(session, self._durations, self._blocked, self._warn)
         if session.rank == 0 and config.metrics_port is not None:
             from ringtune.meters.exporter import Exporter
 
@@ -113,8 +116,9 @@ class Meters:
 
     def step_ended(self, stats: StepStats) -> None:
         """Count and log a step; an error of the disk must not end training."""
-        if self._durations is not None:
+        if self._durations is not None and self._blocked is not None:
             self._durations.add(stats.wall_ns)
+            self._blocked.add(stats.step, min(stats.wait_ns, stats.wall_ns))
         if self._step_log is None:
             return
         try:

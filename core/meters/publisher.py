@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringtune.errors import RingtuneError
 from ringtune.meters.durations import Durations
+from ringtune.meters.exposure import Blocked, Exposed
 from ringtune.meters.sample import Sample
 from ringtune.meters.state import RankState, observe
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 MOST_MESSAGES = 64
 """Messages that all ranks together send to the store for each sample; more ranks send less often."""
+
+_TOLD = 4
+"""How often each step is told."""
 
 _FETCH_TIMEOUT_NS = 200_000_000
 """How long a read waits for the state of a rank that has not published one yet."""
@@ -33,15 +38,20 @@ class Publisher:
     Args:
         session: The session, borrowed.
         durations: Its steps, borrowed.
+        blocked: How long callers were blocked in each of them, borrowed.
         report: Receives a sentence when the others are lost.
 
     Attributes:
         alerts: Of rank 0, whose counts stand in its state; None where nobody asked for alerts.
     """
 
-    def __init__(self, session: Session, durations: Durations, report: Callable[[str], None]) -> None:
+    def __init__(self, session: Session, durations: Durations, blocked: Blocked, report: Callable[[str], None]) -> None:
         self._session = session
         self._durations = durations
+        self._blocked = blocked
+        self._exposed = Exposed()
+        # Rank 0 looks as often as the others tell, but not at the same time.
+        self._told = deque([0], maxlen=_TOLD)
         self._every = 1 + (session.size - 1) // MOST_MESSAGES
         self._turn = session.rank  # spreads the ranks' messages over time
         self._latest: Sample | None = None
@@ -60,13 +70,22 @@ class Publisher:
         self._first.set()
         self._turn += 1
         session = self._session
-        if session.rank == 0 or self._turn % self._every:
+        if self._turn % self._every:
             return
-        state = observe(session, self._durations, sample)
+        if session.rank == 0:
+            self._count_exposed()
+            return
+        state = observe(session, self._durations, sample, self._blocked.since(self._told[0]))
+        self._told.append(state.blocked[-1][0] + 1 if state.blocked else self._told[-1])
         try:
             session.store.set(_key(session, session.rank), state.to_bytes())
         except RuntimeError as error:
             raise RingtuneError(f"metrics of this rank no longer reach rank 0: {error}") from None
+
+    def _count_exposed(self) -> None:
+        states = self.all_ranks()
+        if len(states) == self._session.size:
+            self._exposed.add([state.blocked for state in states])
 
     def close(self) -> None:
         """Nothing is held."""
@@ -77,8 +96,9 @@ class Publisher:
         self._first.wait(1)
         if self._latest is None:
             return []
-        own = observe(session, self._durations, self._latest)
-        states = [own if self.alerts is None else replace(own, alerts=self.alerts.counts)]
+        own = observe(session, self._durations, self._latest, self._blocked.since(self._exposed.next_step))
+        alerts = {} if self.alerts is None else self.alerts.counts
+        states = [replace(own, alerts=alerts, exposed_ns=self._exposed.total_ns)]
         if session.size > 1 and self._others_are_there:
             keys = [_key(session, rank) for rank in range(1, session.size)]
             try:

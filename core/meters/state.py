@@ -34,6 +34,8 @@ class RankState:
         open_operations: Operations that were submitted and are not done.
         knobs: The runtime's setting and, as ``knobs_version``, its version.
         sample: Process and machine, by the names of `ringtune.meters.sample.Sample`.
+        blocked: Of the newest steps number and blocked time in ns; each is told several times.
+        exposed_ns: Of rank 0, exposed communication of the job.
         alerts: Of rank 0, for every kind of alert how often it was raised and whether it holds, 1 or 0.
     """
 
@@ -50,6 +52,8 @@ class RankState:
     open_operations: int
     knobs: Mapping[str, int]
     sample: Mapping[str, Any]
+    blocked: Sequence[Sequence[int]] = field(default_factory=list)
+    exposed_ns: int = 0
     alerts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
@@ -69,7 +73,7 @@ class RankState:
             raise RingtuneError(f"a rank's metrics cannot be read ({error}); do all ranks run one version?") from None
 
 
-def observe(session: Session, durations: Durations, sample: Sample) -> RankState:
+def observe(session: Session, durations: Durations, sample: Sample, blocked: Sequence[tuple[int, int]]) -> RankState:
     """Return the state of this rank. Any thread; does not wait for the one that trains."""
     return RankState(
         rank=session.rank,
@@ -85,4 +89,5 @@ def observe(session: Session, durations: Durations, sample: Sample) -> RankState
         open_operations=session.open_operations,
         knobs=session.knob_values(),
         sample=orjson.loads(orjson.dumps(sample)),
+        blocked=blocked,
     )

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.core import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,6 +28,7 @@ from ringtune.meters import command
 from ringtune.meters.catalogue import CATALOGUE, Metric, markdown
 from ringtune.meters.durations import BOUNDS_NS, Durations
 from ringtune.meters.exporter import Exporter, JobCollector
+from ringtune.meters.exposure import KEPT, Blocked, Exposed
 from ringtune.meters.publisher import Publisher
 from ringtune.meters.sample import Machine
 from ringtune.meters.state import RankState
@@ -148,9 +151,40 @@ def test_grafana_asks_for_labels_that_there_are(expression: str) -> None:
 
 def test_grafana_tells_exposed_communication_from_waiting_for_late_ranks() -> None:
     """As the Overview does: the least blocked rank's time is exposed, what others have beyond it is for late ranks."""
-    exposed, late = (one for one in expressions() if "blocked" in one)
-    assert exposed.startswith("min by (instance) (rate(ringtune_blocked_seconds_total{") and "rank" not in exposed
+    exposed, late = (one for one in expressions() if "exposed" in one)
+    assert exposed.startswith("rate(ringtune_exposed_seconds_total{") and "rank" not in exposed
     assert late.startswith("rate(ringtune_blocked_seconds_total{") and late.endswith(f"group_left () {exposed}")
+
+
+STEPS_OF_RANKS = st.lists(st.lists(st.integers(0, 10**9), min_size=1, max_size=60), min_size=1, max_size=4)
+
+
+@given(waits=STEPS_OF_RANKS, first=st.integers(0, 5), data=st.data())
+def test_exposed_is_what_the_least_blocked_rank_of_each_step_has(
+    waits: list[list[int]], first: int, data: st.DataObject
+) -> None:
+    """However ranks are ahead of one another when they tell, and however often each step is told."""
+    blocked, exposed = [Blocked() for _ in waits], Exposed()
+    ended = [0] * len(waits)
+    while any(done < len(told) for done, told in zip(ended, waits, strict=True)):
+        for rank, told in enumerate(waits):
+            for _ in range(data.draw(st.integers(0 if ended[rank] else 1, 20))):
+                if ended[rank] < len(told):
+                    blocked[rank].add(first + ended[rank], told[ended[rank]])
+                    ended[rank] += 1
+        exposed.add([one.since(max(0, exposed.next_step - 2)) for one in blocked])
+    assert exposed.total_ns == sum(map(min, zip(*waits, strict=False)))
+
+
+def test_steps_that_are_told_too_late_are_not_exposed() -> None:
+    exposed, first, second = Exposed(), Blocked(), Blocked()
+    for step in range(2 * KEPT):
+        first.add(step, 2)
+        second.add(step, 1)
+    assert len(first.since(0)) == KEPT
+    exposed.add([first.since(0), second.since(0)])
+    exposed.add([first.since(0), second.since(0)])
+    assert exposed.total_ns == KEPT
 
 
 def test_grafana_file_by_the_command_line(tmp_path: Path) -> None:
@@ -216,7 +250,7 @@ def test_many_ranks_speak_less_often(size: int, said: int, opened: Callable[...,
     session.rank, session.size = 1, size
     told: list[str] = []
     session.store = type("Store", (), {"set": lambda self, key, value: told.append(key)})()
-    publisher = Publisher(session, Durations(), print)
+    publisher = Publisher(session, Durations(), Blocked(), print)
     sample = Machine().sample()
     for _ in range(120):
         publisher.append(sample)

@@ -27,8 +27,14 @@ def test_rank_0_serves_the_metrics_of_all_ranks(fresh: GetJob) -> None:
     wanted = {f'ringtune_step_duration_seconds_count{{rank="{rank}"}} 4.0' for rank in range(3)}
     wanted |= {f'ringtune_operations_total{{kind="allreduce",rank="{rank}"}} 12.0' for rank in range(3)}
     wanted |= {f'ringtune_payload_bytes_total{{kind="allreduce",rank="{rank}"}} 4800.0' for rank in range(3)}
-    wait_until(lambda: wanted <= set(lines(url)), lambda: str(wanted - set(lines(url))))
+    none = "ringtune_exposed_seconds_total 0.0"
+    wait_until(lambda: wanted <= set(lines(url)) and none not in lines(url), lambda: str(wanted - set(lines(url))))
     found = lines(url)
+    blocked, exposed = (
+        [float(line.split()[-1]) for line in found if line.startswith(f"ringtune_{name}_seconds_total")]
+        for name in ("blocked", "exposed")
+    )
+    assert len(blocked) == 3 and len(exposed) == 1 and 0 < exposed[0] <= min(blocked)
     assert [line for line in found if line.startswith("ringtune_ranks")] == ["ringtune_ranks 3.0"]
     assert 'ringtune_open_operations{rank="1"} 0.0' in found
     job.run(common.close_session)
