@@ -13,7 +13,7 @@ import cloudpickle  # type: ignore[import-untyped]
 
 from ringtune import native
 from ringtune.config import Config
-from ringtune.errors import RuntimeFailure
+from ringtune.errors import RingtuneError, RuntimeFailure
 
 if TYPE_CHECKING:
     from ringtune.launch.environment import Job
@@ -117,7 +117,13 @@ def main() -> int:
         _leave(store, config, "failure", _failure(config, what))
         print(f"ringtune: rank {_rank(config)} {what}", file=sys.stderr)
         return 1
-    _leave(store, config, "result", (_rank(config), result))
+    try:
+        _leave(store, config, "result", (_rank(config), result))
+    except RingtuneError as error:  # it is too large, or the launcher is gone
+        what = f"returned a {type(value).__name__} that cannot be sent: {error}"
+        _leave(store, config, "failure", _failure(config, what))
+        print(f"ringtune: rank {_rank(config)} {what}", file=sys.stderr)
+        return 1
     return 0
 
 

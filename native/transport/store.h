@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/home_process.h"
 #include "transport/handshake.h"
+#include "transport/store_values.h"
 
 namespace ringtune {
 
@@ -29,7 +30,7 @@ class StoreServer {
  public:
   /// host: address to listen on ("0.0.0.0", "127.0.0.1", "::"); port 0 = any. Only clients that know `secret` are
   /// served. Throws Error with address and reason.
-  StoreServer(const std::string& host, std::uint16_t port, Secret secret);
+  StoreServer(const std::string& host, std::uint16_t port, Secret secret, const StoreLimits& limits = {});
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
@@ -57,6 +58,7 @@ class StoreClient {
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
+  /// Throws Error where the server keeps enough of this client's (StoreLimits); the connection stays usable.
   void set(const std::string& key, ByteView value);
   /// The server sets the key when this connection ends: when this object or its process ends, or its host cannot be
   /// reached any more, which the server's kernel notices after some seconds. The last call counts.
@@ -64,7 +66,8 @@ class StoreClient {
   /// Waits until the key exists; `deadline` bounds the wait. The Timeout message names the key. Throws PeerLost with
   /// the server's reason where the key was refused.
   [[nodiscard]] Bytes get(const std::string& key, Deadline deadline);
-  /// Waits until all keys exist: one request, however many they are. At the deadline those that are missing are empty.
+  /// Waits until all keys exist: one request, however many they are. At the deadline those that are missing are empty;
+  /// throws Timeout where the server does not say which.
   [[nodiscard]] std::vector<std::optional<Bytes>> get_all(const std::vector<std::string>& keys, Deadline deadline);
   /// Atomic add on an integer key (created as 0); returns the new value.
   std::int64_t add(const std::string& key, std::int64_t amount);

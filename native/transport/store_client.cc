@@ -158,7 +158,8 @@ struct StoreClient::Impl {
       : endpoint(endpoint_text(host, port)),
         opened(open_connection(host, port, secret, StoreClaim::of(who), deadline)),
         fd(opened.fd),
-        in(kStoreMaxFrameBytes + 64) {}
+        in(kStoreMaxFrameBytes + 64),
+        most_asked_bytes(most_asked(who.role)) {}
 
   [[noreturn]] void lose(const std::string& why) {
     fd.reset();
@@ -186,7 +187,9 @@ struct StoreClient::Impl {
     while (true) {
       if (const std::optional<ByteView> frame = in.next()) {
         ByteReader reader(*frame);
-        if (reader.u32() != request) lose("it answered another request");
+        const std::uint32_t answered = reader.u32();
+        if (answered < request) continue;  // a get that was given up: its answer came after all
+        if (answered > request) lose("it answered another request");
         answer.status = static_cast<StoreStatus>(reader.u8());
         const ByteView value = reader.blob();
         answer.value.assign(value.begin(), value.end());
@@ -210,14 +213,18 @@ struct StoreClient::Impl {
     return std::move(answer.value);
   }
 
-  /// Sends a get and waits for its answer; after the deadline for the server's word that something is missing.
+  /// Sends a get and waits for its answer; after the deadline for the server's word that something is missing. Throws
+  /// Timeout where not even that comes: a server that stands still is not lost, and may go on.
   Answer wait_for(const ByteWriter& writer, std::uint32_t request, Deadline deadline) {
     send_request(writer);
     Answer answer;
     if (!receive(request, answer, deadline, 0)) {
-      // Take the request back; the last word is the server's, so that no late answer can confuse the next call.
       send_request(start_request(StoreOp::kCancel, request));
-      if (!receive(request, answer, Deadline::after(kCancelNs), 0)) lose("no answer");
+      if (!receive(request, answer, Deadline::after(kCancelNs), 0)) {
+        throw Timeout("the store at " + endpoint +
+                      " does not answer: the process that serves it stands still, or its "
+                      "host cannot be reached");
+      }
     }
     return answer;
   }
@@ -258,6 +265,7 @@ struct StoreClient::Impl {
   Opened opened;
   Fd& fd;
   FrameAssembler in;
+  const std::size_t most_asked_bytes;
   std::uint32_t next_request = 1;
 };
 
@@ -272,14 +280,15 @@ void StoreClient::set(const std::string& key, ByteView value) {
   ByteWriter writer = start_request(StoreOp::kSet, request);
   writer.string(key);
   writer.blob(value);
-  if (writer.bytes().size() > kStoreMaxFrameBytes) {
+  if (writer.bytes().size() > impl_->most_asked_bytes) {
     throw InvalidArgument("the value of store key '" + key + "' has " + std::to_string(value.size()) +
-                          " bytes; the limit is " + std::to_string(kStoreMaxFrameBytes));
+                          " bytes; the limit is " + std::to_string(impl_->most_asked_bytes) + " with its key");
   }
   (void)impl_->ask(writer, request);
 }
 
 void StoreClient::set_at_end(const std::string& key, ByteView value) {
+  check_sentence(key.size() + value.size());
   const std::lock_guard lock(impl_->mutex);
   const std::uint32_t request = impl_->next_request++;
   ByteWriter writer = start_request(StoreOp::kAtEnd, request);
@@ -312,7 +321,7 @@ std::string StoreClient::refuse(const std::string& reason, const std::string& be
   const std::lock_guard lock(impl_->mutex);
   const std::uint32_t request = impl_->next_request++;
   ByteWriter writer = start_request(StoreOp::kRefuse, request);
-  writer.string(reason);
+  writer.string(reason.substr(0, kMaxSentenceBytes / 2));
   writer.string(begins);
   writer.string("");
   return text_of(impl_->ask(writer, request, kRefuseNs));

@@ -22,7 +22,21 @@ StoreConnection::StoreConnection(Fd socket)
       encrypt(std::move(socket), Side::kListener, "a client of the store" + (host.empty() ? "" : " at " + host), until);
 }
 
+void StoreConnection::wait(std::uint32_t request) {
+  if (waiting) throw Protocol("a get before the answer to its last one");
+  waiting = request;
+}
+
+void StoreConnection::keep_for_end(ByteReader& fields) {
+  const std::string key = fields.string();
+  const ByteView value = fields.blob();
+  fields.expect_end();
+  check_sentence(key.size() + value.size());
+  at_end.emplace(key, Bytes(value.begin(), value.end()));
+}
+
 void StoreConnection::answer(std::uint32_t request, StoreStatus status, ByteView value) {
+  if (waiting == request) waiting.reset();
   ByteWriter writer;
   writer.u32(request);
   writer.u8(static_cast<std::uint8_t>(status));
@@ -64,7 +78,7 @@ bool prove(StoreConnection& connection, const Secret& secret) {
     throw Protocol("it does not know the secret of this job");
   }
   connection.proven = true;
-  connection.in.lift_limit();
+  connection.in.lift_limit(most_asked(connection.claim.role));
   return true;
 }
 

@@ -29,7 +29,13 @@ struct StoreConnection {
   std::optional<Handshake> handshake;  // once it has said hello
   StoreClaim claim;                    // from then on; proved as the secret is
   std::string refusal;                 // why it is served nothing although it has proved that
+  /// Starts a get. Throws Protocol where one waits already: a client asks one thing at a time.
+  void wait(std::uint32_t request);
   void answer(std::uint32_t request, StoreStatus status, ByteView value);
+  /// Reads the rest of a kAtEnd. Throws Protocol, for more than kMaxSentenceBytes as well.
+  void keep_for_end(ByteReader& fields);
+  [[nodiscard]] bool is_launcher() const noexcept { return claim.role == StoreRole::kLauncher; }
+  std::optional<std::uint32_t> waiting;                 // the get that has no answer yet
   std::optional<std::pair<std::string, Bytes>> at_end;  // what is set when it ends
 };
 

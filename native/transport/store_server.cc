@@ -14,6 +14,7 @@
 #include "transport/store.h"
 #include "transport/store_connection.h"
 #include "transport/store_orders.h"
+#include "transport/store_values.h"
 #include "transport/store_waiting.h"
 #include "transport/store_wire.h"
 #include "transport/thread.h"
@@ -22,28 +23,21 @@
 namespace ringtune {
 namespace {
 
-// A client that does not read its answers is not read from either, beyond this.
-constexpr std::size_t kMaxUnsentBytes = 64u << 20;
 constexpr int kAcceptPauseMs = 100;
 // A client says hello at once: one that has not done so by then may go where there are no descriptors left.
 constexpr std::int64_t kIdleNs = 1'000'000'000;
 
 ByteView view_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-WaitingGet read_get(std::uint64_t id, std::uint32_t request, StoreOp op, ByteReader& fields) {
-  WaitingGet get{.connection = id, .request = request, .all = op == StoreOp::kGetAll, .keys = {}};
-  const std::uint32_t count = get.all ? fields.u32() : 1;
-  if (count > fields.remaining()) throw Protocol("a get of more keys than its message holds");
-  for (std::uint32_t i = 0; i < count; ++i) get.keys.push_back(fields.string());
-  fields.expect_end();
-  return get;
-}
-
 /// The server's state and loop; used by the server thread alone.
 class Service {
  public:
-  Service(Fd listener, Secret secret, Orders& orders, std::atomic<std::uint64_t>& requests)
-      : listener_(std::move(listener)), secret_(std::move(secret)), orders_(orders), requests_(requests) {}
+  Service(Fd listener, Secret secret, const StoreLimits& limits, Orders& orders, std::atomic<std::uint64_t>& requests)
+      : listener_(std::move(listener)),
+        secret_(std::move(secret)),
+        orders_(orders),
+        requests_(requests),
+        values_(limits) {}
   void run();
 
  private:
@@ -58,16 +52,15 @@ class Service {
   [[nodiscard]] std::string refusal_of(const StoreConnection& late) const;
   void handle_frames(std::uint64_t id, StoreConnection& connection);
   void handle(std::uint64_t id, StoreConnection& connection, ByteReader request);
-  void set(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
-  void at_end(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
+  void set(std::uint64_t id, StoreConnection& connection, std::uint32_t request, ByteReader& fields);
   void get(WaitingGet get);
   void answer(const WaitingGet& get, StoreStatus status);
-  void add(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
+  void add(std::uint64_t id, StoreConnection& connection, std::uint32_t request, ByteReader& fields);
   void refuse(StoreConnection& connection, std::uint32_t request, ByteReader& fields);
   void look_again();
   void cancel(std::uint64_t id, std::uint32_t request);
-  void put(const std::string& key, Bytes value);
-  void flush(std::uint64_t id, StoreConnection& connection);
+  void put(std::uint64_t owner, const std::string& key, Bytes value);
+  bool flush(std::uint64_t id, StoreConnection& connection);
   void drop(std::uint64_t id, const std::string& why);
 
   Fd listener_;
@@ -79,7 +72,7 @@ class Service {
   RareWarning descriptors_;
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, StoreConnection> connections_;
-  std::unordered_map<std::string, Bytes> values_;
+  StoreValues values_;
   std::unordered_map<std::string, std::vector<WaitingGet>> waiting_;
   std::vector<pollfd> events_;
   std::vector<std::uint64_t> event_ids_;  // 0: the orders or the listener
@@ -90,8 +83,8 @@ void Service::gather_events() {
                   {.fd = accept_paused_ ? -1 : listener_.get(), .events = POLLIN, .revents = 0}});
   event_ids_.assign(events_.size(), 0);
   for (const auto& [id, connection] : connections_) {
-    const bool read = connection.out.size() < kMaxUnsentBytes;
-    const auto wanted = static_cast<short>((read ? POLLIN : 0) | (connection.out.empty() ? 0 : POLLOUT));
+    // A client that does not read its answers is neither read from nor served.
+    const short wanted = connection.out.empty() ? POLLIN : POLLOUT;
     events_.push_back({.fd = connection.fd.get(), .events = wanted, .revents = 0});
     event_ids_.push_back(id);
   }
@@ -181,8 +174,10 @@ void Service::serve(std::uint64_t id, short events) {
   try {
     if ((events & (POLLIN | POLLHUP | POLLERR)) != 0) {
       read_from(id, found->second);
+    } else if (found->second.proven) {
+      handle_frames(id, found->second);  // those that waited until its answers are read
     } else {
-      flush(id, found->second);
+      (void)flush(id, found->second);
     }
   } catch (const Protocol& error) {
     drop(id, error.what());
@@ -194,7 +189,7 @@ void Service::read_from(std::uint64_t id, StoreConnection& connection) {
   if (transfer.closed) return drop(id, "");
   connection.in.filled(transfer.bytes);
   if (!connection.proven) {
-    if (!prove(connection, secret_)) return flush(id, connection);
+    if (!prove(connection, secret_)) return static_cast<void>(flush(id, connection));
     connection.refusal = refusal_of(connection);
   }
   handle_frames(id, connection);
@@ -209,8 +204,11 @@ std::string Service::refusal_of(const StoreConnection& late) const {
 }
 
 void Service::handle_frames(std::uint64_t id, StoreConnection& connection) {
-  while (const std::optional<ByteView> frame = connection.in.next()) handle(id, connection, ByteReader(*frame));
-  flush(id, connection);
+  while (flush(id, connection) && connection.out.empty()) {
+    const std::optional<ByteView> frame = connection.in.next();
+    if (!frame) return;
+    handle(id, connection, ByteReader(*frame));
+  }
 }
 
 void Service::handle(std::uint64_t id, StoreConnection& connection, ByteReader request) {
@@ -223,14 +221,16 @@ void Service::handle(std::uint64_t id, StoreConnection& connection, ByteReader r
   requests_.fetch_add(1, std::memory_order_relaxed);  // a figure for tests and logs: orders nothing
   switch (op) {
     case StoreOp::kSet:
-      return set(connection, number, request);
+      return set(id, connection, number, request);
     case StoreOp::kGet:
     case StoreOp::kGetAll:
+      connection.wait(number);
       return get(read_get(id, number, op, request));
     case StoreOp::kAdd:
-      return add(connection, number, request);
+      return add(id, connection, number, request);
     case StoreOp::kAtEnd:
-      return at_end(connection, number, request);
+      connection.keep_for_end(request);
+      return connection.answer(number, StoreStatus::kOk, {});
     case StoreOp::kRefuse:
       return refuse(connection, number, request);
     case StoreOp::kCancel:
@@ -240,24 +240,19 @@ void Service::handle(std::uint64_t id, StoreConnection& connection, ByteReader r
   throw Protocol("unknown operation " + std::to_string(static_cast<int>(op)));
 }
 
-void Service::set(StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
+void Service::set(std::uint64_t id, StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
   const std::string key = fields.string();
   const ByteView value = fields.blob();
   fields.expect_end();
-  put(key, Bytes(value.begin(), value.end()));
-  connection.answer(request, StoreStatus::kOk, {});
-}
-
-void Service::at_end(StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
-  const std::string key = fields.string();
-  const ByteView value = fields.blob();
-  fields.expect_end();
-  connection.at_end.emplace(key, Bytes(value.begin(), value.end()));
+  if (const std::string why = values_.refusal(id, connection.is_launcher(), key, value.size()); !why.empty()) {
+    return connection.answer(request, StoreStatus::kRefused, view_of(why));
+  }
+  put(id, key, Bytes(value.begin(), value.end()));
   connection.answer(request, StoreStatus::kOk, {});
 }
 
 void Service::get(WaitingGet get) {
-  while (get.next < get.keys.size() && values_.contains(get.keys[get.next])) ++get.next;
+  while (get.next < get.keys.size() && values_.find(get.keys[get.next]) != nullptr) ++get.next;
   if (get.next == get.keys.size()) return answer(get, StoreStatus::kOk);
   if (const std::string* reason = refusals_.reason(get.keys[get.next])) {
     return connections_.at(get.connection).answer(get.request, StoreStatus::kRefused, view_of(*reason));
@@ -269,47 +264,37 @@ void Service::get(WaitingGet get) {
 /// Only queues. The handler of the connection's request flushes, or the loop when poll() finds it writable.
 void Service::answer(const WaitingGet& get, StoreStatus status) {
   StoreConnection& connection = connections_.at(get.connection);
-  if (!get.all) {
-    const auto found = values_.find(get.keys.front());
-    return connection.answer(get.request, status, found == values_.end() ? ByteView() : ByteView(found->second));
-  }
-  ByteWriter table;
-  for (const std::string& key : get.keys) {
-    const auto found = values_.find(key);
-    table.u8(found == values_.end() ? 0 : 1);
-    table.blob(found == values_.end() ? ByteView() : ByteView(found->second));
-  }
-  connection.answer(get.request, status, table.bytes());
+  const Bytes* found = get.all ? nullptr : values_.find(get.keys.front());
+  if (!get.all) return connection.answer(get.request, status, found == nullptr ? ByteView() : ByteView(*found));
+  const std::optional<Bytes> table = table_of(get.keys, values_);
+  if (table) return connection.answer(get.request, status, *table);
+  const std::string why = "the values of these " + std::to_string(get.keys.size()) + " keys have more than " +
+                          std::to_string(kMaxAnswerBytes) + " bytes together; ask for fewer";
+  connection.answer(get.request, StoreStatus::kRefused, view_of(why));
 }
 
-void Service::add(StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
+void Service::add(std::uint64_t id, StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
   const std::string key = fields.string();
   const std::int64_t amount = fields.i64();
   fields.expect_end();
   std::int64_t value = 0;
-  if (const auto found = values_.find(key); found != values_.end()) {
-    if (found->second.size() != sizeof(value)) {
-      const std::string why = "key '" + key + "' holds a value of " + std::to_string(found->second.size()) +
-                              " bytes that is not an integer";
-      return connection.answer(request, StoreStatus::kRefused, view_of(why));
-    }
-    value = ByteReader(found->second).i64();
+  std::string why = values_.refusal(id, connection.is_launcher(), key, sizeof(value));
+  const Bytes* found = values_.find(key);
+  if (found != nullptr && found->size() != sizeof(value)) {
+    why = "key '" + key + "' holds a value of " + std::to_string(found->size()) + " bytes that is not an integer";
   }
+  if (!why.empty()) return connection.answer(request, StoreStatus::kRefused, view_of(why));
+  if (found != nullptr) value = ByteReader(*found).i64();
   // Unsigned addition: an overflow wraps instead of being undefined.
   value = static_cast<std::int64_t>(static_cast<std::uint64_t>(value) + static_cast<std::uint64_t>(amount));
   ByteWriter writer;
   writer.i64(value);
   connection.answer(request, StoreStatus::kOk, writer.bytes());
-  put(key, writer.take());
+  put(id, key, writer.take());
 }
 
 void Service::refuse(StoreConnection& connection, std::uint32_t request, ByteReader& fields) {
-  Refusal refusal;
-  refusal.reason = fields.string();
-  refusal.begins = fields.string();
-  refusal.ends = fields.string();
-  fields.expect_end();
-  connection.answer(request, StoreStatus::kOk, view_of(refusals_.add(std::move(refusal))));
+  connection.answer(request, StoreStatus::kOk, view_of(refusals_.add(read_refusal(fields))));
   look_again();
 }
 
@@ -327,8 +312,8 @@ void Service::cancel(std::uint64_t id, std::uint32_t request) {
   }
 }
 
-void Service::put(const std::string& key, Bytes value) {
-  values_[key] = std::move(value);
+void Service::put(std::uint64_t owner, const std::string& key, Bytes value) {
+  values_.put(owner, key, std::move(value));
   const auto waiting = waiting_.find(key);
   if (waiting == waiting_.end()) return;
   std::vector<WaitingGet> gets = std::move(waiting->second);
@@ -337,35 +322,41 @@ void Service::put(const std::string& key, Bytes value) {
   for (WaitingGet& one : gets) get(std::move(one));
 }
 
-void Service::flush(std::uint64_t id, StoreConnection& connection) {
+/// Sends what the client takes now; false when it has gone.
+bool Service::flush(std::uint64_t id, StoreConnection& connection) {
   while (!connection.out.empty()) {
     const Transfer transfer = write_some(connection.fd.get(), connection.out.pending());
-    if (transfer.closed) return drop(id, "");
-    if (transfer.bytes == 0) return;
+    if (transfer.closed) {
+      drop(id, "");
+      return false;
+    }
+    if (transfer.bytes == 0) break;
     connection.out.sent(transfer.bytes);
   }
+  return true;
 }
 
 void Service::drop(std::uint64_t id, const std::string& why) {
   if (!why.empty()) warn_of_stranger("store server: " + why);
   auto dropped = connections_.extract(id);
+  values_.forget(id);
   for (auto entry = waiting_.begin(); entry != waiting_.end();) {
     std::erase_if(entry->second, [&](const WaitingGet& get) { return get.connection == id; });
     entry = entry->second.empty() ? waiting_.erase(entry) : std::next(entry);
   }
   if (dropped && dropped.mapped().at_end) {
     auto& [key, value] = *dropped.mapped().at_end;
-    put(key, std::move(value));
+    put(StoreValues::kNobody, key, std::move(value));
   }
 }
 
 }  // namespace
 
 struct StoreServer::Impl {
-  Impl(const std::string& host, std::uint16_t wanted_port, Secret secret) {
+  Impl(const std::string& host, std::uint16_t wanted_port, Secret secret, const StoreLimits& limits) {
     Fd listener = listen_tcp(host, wanted_port);
     port = local_port(listener.get());
-    auto service = std::make_shared<Service>(std::move(listener), std::move(secret), orders, requests);
+    auto service = std::make_shared<Service>(std::move(listener), std::move(secret), limits, orders, requests);
     thread = start_thread("rt-store", [service = std::move(service)] {
       try {
         service->run();
@@ -385,8 +376,8 @@ struct StoreServer::Impl {
   std::thread thread;
 };
 
-StoreServer::StoreServer(const std::string& host, std::uint16_t port, Secret secret)
-    : impl_(std::make_unique<Impl>(host, port, std::move(secret))) {}
+StoreServer::StoreServer(const std::string& host, std::uint16_t port, Secret secret, const StoreLimits& limits)
+    : impl_(std::make_unique<Impl>(host, port, std::move(secret), limits)) {}
 StoreServer::~StoreServer() {
   if (!home_.here()) (void)impl_.release();  // in a forked child: the serving thread is the parent's
 }

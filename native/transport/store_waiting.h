@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "transport/store_values.h"
+#include "transport/store_wire.h"
 
 namespace ringtune {
 
@@ -17,6 +21,11 @@ struct WaitingGet {
   std::size_t next = 0;  // those before it exist
 };
 
+/// Reads the rest of a request. Throws Protocol.
+[[nodiscard]] WaitingGet read_get(std::uint64_t connection, std::uint32_t request, StoreOp op, ByteReader& fields);
+/// The answer to a kGetAll; nothing where it would be larger than an answer may be.
+[[nodiscard]] std::optional<Bytes> table_of(const std::vector<std::string>& keys, const StoreValues& values);
+
 /// Why keys will not come that begin and end so; an empty text fits every key.
 struct Refusal {
   std::string reason;
@@ -25,6 +34,9 @@ struct Refusal {
 
   [[nodiscard]] bool covers(std::string_view key) const { return key.starts_with(begins) && key.ends_with(ends); }
 };
+
+/// Reads the rest of a request. Throws Protocol, for a text of more than kMaxSentenceBytes as well.
+[[nodiscard]] Refusal read_refusal(ByteReader& fields);
 
 /// Refusals in the order in which they came: of those that cover a key the first one counts, which is the cause of the
 /// others.

@@ -43,4 +43,10 @@ Bytes store_purpose(const StoreClaim& claim) {
   return out.take();
 }
 
+void check_sentence(std::size_t bytes) {
+  if (bytes <= kMaxSentenceBytes) return;
+  throw Protocol("a sentence of " + std::to_string(bytes) + " bytes; the limit is " +
+                 std::to_string(kMaxSentenceBytes));
+}
+
 }  // namespace ringtune

@@ -19,6 +19,15 @@ namespace ringtune {
 inline constexpr std::uint32_t kStoreMagic = 0x33535452;  // "RTS3" as it stands on the wire
 inline constexpr std::size_t kStoreChallengeBytes = sizeof(kStoreMagic) + sizeof(Nonce) + sizeof(Digest);
 inline constexpr std::size_t kStoreMaxFrameBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxAnswerBytes = kStoreMaxFrameBytes - 64;
+/// Most bytes of a request: what a client may set, and its key.
+[[nodiscard]] constexpr std::size_t most_asked(StoreRole role) noexcept {
+  return role == StoreRole::kLauncher ? kStoreMaxFrameBytes : StoreLimits{}.client_bytes + (std::size_t{64} << 10);
+}
+/// What a client leaves for its end, and why keys will not come, is a sentence.
+inline constexpr std::size_t kMaxSentenceBytes = std::size_t{64} << 10;
+/// Throws Protocol for more.
+void check_sentence(std::size_t bytes);
 
 /// Who a client is: its identity, and the process by which two that claim to be the same rank are told apart.
 struct StoreClaim {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::size_t kHeaderBytes = 4;
-constexpr std::size_t kKeptBytes = 1 << 20;  // of the room for frames, between them
+constexpr std::size_t kKeptBytes = 1 << 20;  // of a buffer's memory, while nothing is in it
 
 }  // namespace
 
@@ -26,7 +26,14 @@ void append_frame(Bytes& out, ByteView payload) {
   out.insert(out.end(), payload.begin(), payload.end());
 }
 
+void FrameAssembler::release_if_empty() noexcept {
+  if (begin_ < end_ || buffer_.size() <= kKeptBytes) return;
+  buffer_ = Bytes();
+  begin_ = end_ = 0;
+}
+
 std::span<std::byte> FrameAssembler::space() {
+  release_if_empty();
   if (begin_ > 0) {  // keep the unread rest at the front
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;
@@ -37,7 +44,6 @@ std::span<std::byte> FrameAssembler::space() {
     buffer_.resize(most_held_);
     return std::span(buffer_).subspan(end_);
   }
-  if (end_ == 0 && buffer_.size() > kKeptBytes) buffer_ = Bytes();  // a large frame's memory goes with it
   if (buffer_.size() < end_ + kReadBytes) {
     std::size_t wanted = 2 * end_ + kReadBytes;
     // No more than the frame that is coming in needs, as far as it has come: a length alone claims nothing.
@@ -51,6 +57,7 @@ std::span<std::byte> FrameAssembler::space() {
 }
 
 std::optional<ByteView> FrameAssembler::next() {
+  release_if_empty();
   const ByteView unread = ByteView(buffer_).subspan(begin_, end_ - begin_);
   if (unread.size() < kHeaderBytes) return std::nullopt;
   const std::size_t length = ByteReader(unread).u32();
@@ -74,6 +81,7 @@ void SendQueue::sent(std::size_t count) noexcept {
   sent_ += count;
   if (sent_ < bytes_.size()) return;
   bytes_.clear();
+  if (bytes_.capacity() > kKeptBytes) bytes_ = Bytes();
   sent_ = 0;
 }
 

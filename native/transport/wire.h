@@ -18,18 +18,25 @@ class FrameAssembler {
   /// `most_held`: it holds no more until lift_limit(); 0: no such limit.
   explicit FrameAssembler(std::size_t max_frame_bytes, std::size_t most_held = 0) noexcept
       : max_frame_bytes_(max_frame_bytes), most_held_(most_held) {}
-  void lift_limit() noexcept { most_held_ = 0; }
+  /// From now on frames may have so many bytes.
+  void lift_limit(std::size_t max_frame_bytes) noexcept {
+    max_frame_bytes_ = max_frame_bytes;
+    most_held_ = 0;
+  }
   /// Where to read the next bytes to (never empty); invalidates views given by next(). Throws Protocol where the limit
   /// is reached.
   [[nodiscard]] std::span<std::byte> space();
   /// `bytes` of space() were filled.
   void filled(std::size_t bytes) noexcept { end_ += bytes; }
-  /// The payload of the next complete frame; valid until space(). Throws Protocol for a length above the limit.
+  /// The payload of the next complete frame; valid until the next call. A large frame's memory goes with it. Throws
+  /// Protocol for a length above the limit.
   [[nodiscard]] std::optional<ByteView> next();
   /// Takes `count` raw bytes that stand before the frames; nothing when they have not all come.
   [[nodiscard]] std::optional<ByteView> take_raw(std::size_t count);
 
  private:
+  void release_if_empty() noexcept;
+
   std::size_t max_frame_bytes_;
   std::size_t most_held_;
   Bytes buffer_;

@@ -117,6 +117,27 @@ def test_an_exception_of_the_scripts_own_class_is_one_here_too(found: dict[str, 
     assert found["own class"][2:] == ["Mine", "1 and 2", 1, 1, True]
 
 
+TOO_LARGE = """
+import os, ringtune
+from ringtune.errors import RankFailed
+try:
+    ringtune.run(lambda: bytes(257 << 20) if os.environ["RINGTUNE_RANK"] == "1" else b"", num_proc=2)
+except RankFailed as error:
+    print(error)
+"""
+
+
+@pytest.mark.long
+def test_a_result_beyond_the_stores_limit_is_told_in_words(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-"], input=TOO_LARGE, capture_output=True, text=True, timeout=240, cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 on localhost returned a bytes that cannot be sent: the value of store key" in done.stdout, done
+    assert "the limit is 268500992 with its key" in done.stdout
+
+
 @pytest.mark.parametrize(("what", "kind"), [("cannot be rebuilt", "Own"), ("cannot be pickled", "Awkward")])
 def test_an_exception_that_cannot_be_sent_is_told_in_words(what: str, kind: str, found: dict[str, Any]) -> None:
     name, message, cause, *_ = found[what]

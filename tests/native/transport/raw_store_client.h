@@ -5,12 +5,15 @@
 #include <poll.h>
 
 #include <array>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 
 #include "fabrics.h"
 #include "transport/socket.h"
 #include "transport/store_wire.h"
+#include "transport/wire.h"
 
 namespace ringtune::testing_support {
 
@@ -51,6 +54,46 @@ inline Fd proven_client(std::uint16_t port, const StoreClaim& claim = {}) {
   const Handshake handshake = say_hello(fd.get(), claim);
   (void)write_some(fd.get(), handshake.proof(test_secret(), Side::kCaller, store_purpose(claim)));
   return fd;
+}
+
+/// Takes one connection as a store does.
+inline Fd serve_one(int listener) {
+  if (!poll_socket(listener, POLLIN, seconds(10))) throw std::runtime_error("nobody connects");
+  std::optional<Fd> fd = accept_tcp(listener);
+  const auto take = [&](std::size_t count) {  // and no byte of what follows
+    Bytes said(count);
+    for (std::span<std::byte> rest(said); !rest.empty();) {
+      if (!poll_socket(fd->get(), POLLIN, seconds(10))) throw std::runtime_error("the client says nothing");
+      rest = rest.subspan(read_some(fd->get(), rest).bytes);
+    }
+    return said;
+  };
+  const Bytes hello = take(kStoreHelloBytes);
+  ByteReader reader(hello);
+  (void)reader.u32();
+  Handshake handshake{.listener = fresh_nonce()};
+  reader.raw(handshake.caller);
+  const StoreClaim claim = StoreClaim::decode(ByteView(hello).subspan(sizeof(kStoreMagic) + sizeof(Nonce)));
+  ByteWriter challenge;
+  challenge.u32(kStoreMagic);
+  challenge.raw(handshake.listener);
+  challenge.raw(handshake.proof(test_secret(), Side::kListener, store_purpose(claim)));
+  (void)write_some(fd->get(), challenge.bytes());
+  (void)take(sizeof(Digest));
+  return std::move(*fd);
+}
+
+/// Reads so many frames of a client, which sends one after the other.
+inline void read_frames(int fd, int count) {
+  FrameAssembler in(kStoreMaxFrameBytes);
+  while (count > 0) {
+    if (in.next()) {
+      --count;
+      continue;
+    }
+    if (!poll_socket(fd, POLLIN, seconds(20))) throw std::runtime_error("the client says nothing");
+    in.filled(read_some(fd, in.space()).bytes);
+  }
 }
 
 /// Waits until the server has closed the connection.

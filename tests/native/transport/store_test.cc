@@ -226,6 +226,32 @@ TEST_F(StoreTest, ALostServerIsAnError) {
   EXPECT_THROW(client.set("key", {}), Error);
 }
 
+TEST_F(StoreTest, AServerThatStandsStillIsNotLost) {
+  const Fd listener = listen_tcp("127.0.0.1", 0);
+  const std::uint16_t port = local_port(listener.get());
+  std::thread slow([&] {
+    const Fd fd = serve_one(listener.get());
+    read_frames(fd.get(), 3);  // get, cancel, set: nothing is answered before the last one has come
+    ByteWriter answers;
+    for (std::uint32_t request = 1; request <= 2; ++request) {
+      ByteWriter answer;
+      answer.u32(request);
+      answer.u8(static_cast<std::uint8_t>(request == 1 ? StoreStatus::kMissing : StoreStatus::kOk));
+      answer.blob({});
+      answers.blob(answer.bytes());
+    }
+    (void)write_some(fd.get(), answers.bytes());
+    ASSERT_TRUE(poll_socket(fd.get(), POLLIN, seconds(20)));  // until the client ends
+  });
+  {
+    StoreClient client("127.0.0.1", port, test_secret(), seconds(10));
+    const Timeout error = expect_throw<Timeout>([&] { (void)client.get("key", milliseconds(10)); });
+    EXPECT_NE(std::string(error.what()).find("does not answer"), std::string::npos) << error.what();
+    client.set("key", text("value"));
+  }
+  slow.join();
+}
+
 TEST_F(StoreTest, AnAddressThatCannotBeBoundIsNamed) {
   const StoreServer first("127.0.0.1", 0, test_secret());
   const Error error = expect_throw<Error>([&] { StoreServer second("127.0.0.1", first.port(), test_secret()); });
