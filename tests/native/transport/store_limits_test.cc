@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "allocated_bytes.h"
 #include "base/error.h"
 #include "fabrics.h"
 #include "raw_store_client.h"
-#include "resident_bytes.h"
 #include "transport/store_values.h"
 #include "transport/wire.h"
 
@@ -91,7 +91,7 @@ TEST_F(StoreLimitsTest, WhatAClientHasSentAndGotCostsNothingAfterwards) {
   const auto setter = client_of(server);
   std::vector<std::unique_ptr<StoreClient>> clients;
   for (int rank = 1; rank <= 4; ++rank) clients.push_back(client_of(server, StoreRole::kRank, rank));
-  const std::size_t before = resident_bytes();
+  const std::size_t before = allocated_bytes();
   for (const auto& client : clients) {
     client->set("key", Bytes(40 * kMib));
     EXPECT_EQ(client->get("key", seconds(20)).size(), 40 * kMib);
@@ -99,7 +99,7 @@ TEST_F(StoreLimitsTest, WhatAClientHasSentAndGotCostsNothingAfterwards) {
   setter->set("key", {});
   // Both ends release what was large before the next request, and the next answer.
   for (const auto& client : clients) EXPECT_TRUE(client->get("key", seconds(10)).empty());
-  EXPECT_LT(resident_bytes(), before + 120 * kMib);
+  EXPECT_LT(allocated_bytes(), before + 120 * kMib);
 }
 
 TEST_F(StoreLimitsTest, AClientThatAsksAndDoesNotReadIsAnsweredNoFurtherThanItsLimit) {
@@ -107,7 +107,7 @@ TEST_F(StoreLimitsTest, AClientThatAsksAndDoesNotReadIsAnsweredNoFurtherThanItsL
   const auto setter = client_of(server);
   setter->set("key", Bytes(8 * kMib));
   const Fd greedy = proven_client(server.port());
-  const std::size_t before = resident_bytes();
+  const std::size_t before = allocated_bytes();
   ByteWriter asked;
   for (std::uint32_t i = 1; i <= 40; ++i) {
     ByteWriter get;
@@ -119,7 +119,7 @@ TEST_F(StoreLimitsTest, AClientThatAsksAndDoesNotReadIsAnsweredNoFurtherThanItsL
   EXPECT_EQ(write_some(greedy.get(), asked.bytes()).bytes, asked.bytes().size());
   ASSERT_TRUE(poll_socket(greedy.get(), POLLIN, seconds(10)));
   setter->set("another", {});  // the server has seen to it by now
-  EXPECT_LT(resident_bytes(), before + 100 * kMib) << "40 answers are 320 MiB";
+  EXPECT_LT(allocated_bytes(), before + 100 * kMib) << "40 answers are 320 MiB";
   // It gets all of them once it reads.
   FrameAssembler in(kStoreMaxFrameBytes);
   for (std::uint32_t answers = 0; answers < 40;) {
@@ -176,11 +176,11 @@ TEST_F(StoreLimitsTest, WhatWasRefusedCostsNothing) {
   const StoreServer server("127.0.0.1", 0, test_secret(), {.client_bytes = 50 * kMib, .all_bytes = 200 * kMib});
   const auto client = client_of(server);
   const Bytes large(40 * kMib);
-  const std::size_t before = resident_bytes();
+  const std::size_t before = allocated_bytes();
   client->set("0", large);
   for (const std::string key : {"1", "2", "3"}) EXPECT_THROW(client->set(key, large), Error) << key;
   client->set("small", {});  // once the last one's memory is free
-  EXPECT_LT(resident_bytes(), before + 75 * kMib);
+  EXPECT_LT(allocated_bytes(), before + 75 * kMib);
 }
 
 }  // namespace
