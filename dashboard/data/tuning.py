@@ -248,7 +248,7 @@ def words(past: TuningHistory) -> list[str]:
         return []
     stopped = sum(trial.state == "stopped-early" for trial in past.trials)
     tried = several(len(past.trials), "trial") + (" so far" if past.result is None else "")
-    tried += f", {stopped} of them stopped early because they were clearly slower." if stopped else "."
+    tried += f", {stopped} of them stopped early for being clearly slower." if stopped else "."
     tried += f" {len(past.failed)} more failed." if past.failed else ""
     pinned = [plain(f"Not searched: {', '.join(past.not_searched)}.", 600)] if past.not_searched else []
     if past.result is None:

@@ -33,7 +33,7 @@ def test_the_decision_in_words(run: Path) -> None:
         "A step takes 19.0 % less time than with the default (15.0 % to 23.0 %).",
         "To keep it: RINGTUNE_FUSION_THRESHOLD=16777216 RINGTUNE_CYCLE_TIME=0.25.",
         "The search cost 3.20 ms against training with the default.",
-        "5 trials, 1 of them stopped early because they were clearly slower.",
+        "5 trials, 1 of them stopped early for being clearly slower.",
     ]
 
 
