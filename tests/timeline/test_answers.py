@@ -8,10 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from ringtune.timeline.analysis.comparison import compare
+from ringtune.timeline.analysis.critical_path import critical_path
 from ringtune.timeline.analysis.steps import counted
 from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.analysis.verdicts import when
 from ringtune.timeline.cli import timeline
+from ringtune.timeline.inputs import load
+from tests.timeline import nccl_profiles
 from tests.timeline.helpers import trace_of, write_json
 from tests.timeline.planted import MS, PLANTED, job, late_loader, profile
 from tests.timeline.scenario import Scenario
@@ -37,3 +40,15 @@ def test_profiles_name_the_data_loader_in_the_steps_in_which_it_was_late(tmp_pat
     said = CliRunner().invoke(timeline, ["stragglers", *map(str, paths)], catch_exceptions=False).output
     assert "of the job (12" in said.splitlines()[0] or "of the job (11" in said.splitlines()[0]
     assert "was lost to rank 2 in steps 6-11, by data loading: look at rank 2 in step" in said
+
+
+def test_the_critical_path_has_what_kernels_of_the_others_waited_for_the_late_rank(tmp_path: Path) -> None:
+    paths = [write_json(tmp_path / f"rank{rank}.json", one) for rank, one in enumerate(nccl_profiles.profiles())]
+    late = {step: 0 for step in range(nccl_profiles.STEPS)}
+    for one in critical_path(load(paths)).stretches:
+        if one.cause == "late" and one.rank == nccl_profiles.LATE_RANK:
+            late[one.step] += one.duration_ns
+    # The others had computed 20 ms earlier; two of the three allreduces of 2.5 ms ran in that time.
+    for step, late_ns in late.items():
+        expected = (nccl_profiles.LATE_US - 2 * 2_500) * 1000 if step in nccl_profiles.LATE_STEPS else 0
+        assert late_ns == pytest.approx(expected, abs=MS), step

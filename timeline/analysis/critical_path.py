@@ -9,7 +9,7 @@ batch before, where the path then goes on. The stretches tile the time from the 
 add up to it exactly. They belong to the step that their rank was in.
 
 Causes: ``compute``; ``late`` = the part of compute after all other ranks had submitted: what they waited for this
-rank (in a step in which the rank itself did not wait, so that the path stays on it: after which all others were
+rank (where the path stays on a rank, which did not wait in this step or for no batch: after which all others were
 blocked, too); ``control`` = last submit (under a step schedule: arrival) until agreed; ``queue``, ``copy_in``,
 ``transfer``, ``copy_out`` as recorded (of a GPU's tensor also its way to the host: ``copy_in``, behind other copies
 ``queue``, and ``compute`` until the GPU was done with it; from GPU to GPU ``queue`` from the moment at which its data
@@ -118,6 +118,7 @@ class _Walk:
         self.at = 0
         self.last, self.others = table.last_submits()
         self.late_from: int | None = None  # the others had submitted by then
+        self.unexplained = False  # no batch released the rank that the walk is on: it may as well not have waited
         self.staged = StagedTensors(trace)
         self.waited_for = _waited_for(table, {rank: index.steps.waits for rank, index in self.ranks.items()})
 
@@ -151,12 +152,12 @@ class _Walk:
         if self.late_from is not None:
             self._add("late", rank, max(begin, self.late_from))
             self.late_from = None
-        elif begin == step_begin:
+        elif begin == step_begin or self.unexplained:
             self._stayed(rank, begin)
         self._add("compute", rank, begin)
 
     def _stayed(self, rank: int, begin: int) -> None:
-        """The path stays on a rank that did not wait in this step: what all others waited for is ``late`` here too."""
+        """No batch had the path come to this rank, or away from it: what all others waited for is ``late`` here too."""
         times = self.waited_for.get(rank, _NOTHING)
         low, high = np.searchsorted(times[:, 1], begin, side="right"), np.searchsorted(times[:, 0], self.at)
         for start, end in times[low:high][::-1].tolist():
@@ -165,11 +166,12 @@ class _Walk:
 
     def _released(self, rank: int, wait_begin: int) -> int:
         """The rank waited until now: go through the batch that released it; return the rank where that leads."""
-        self.late_from = None
+        self.late_from, self.unexplained = None, False
         row = self.ranks[rank].batch_done(self.at)
         column = self.ranks[rank].column
         if row is None or column is None or self.cells.done[row, column] <= wait_begin:
             self._add("unknown", rank, wait_begin)
+            self.unexplained = True
             return rank
         self._add("wake", rank, self.cells.done[row, column])
         before = self.at
@@ -281,7 +283,7 @@ _NOTHING = np.empty((0, 2), dtype=np.int64)
 
 def _waited_for(table: BatchTable, waits: Mapping[int, Ints]) -> dict[int, Ints]:
     """When all other ranks were blocked and had submitted what only this rank had not, by rank."""
-    asked = table.take(table.complete & table.negotiated)
+    asked = table.take(table.complete & ~table.scheduled)
     if len(asked.ranks) < 2 or not len(asked.ids):
         return {}
     last, others = asked.last_submits()
