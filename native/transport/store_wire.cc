@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "base/error.h"
 #include "transport/memory.h"
 
 namespace ringtune {
