@@ -113,18 +113,17 @@ def main() -> int:
     try:
         result = cloudpickle.dumps(value)
     except Exception as error:  # the object's own methods may raise anything
-        what = f"returned a {type(value).__name__} that cannot be sent: {error}; return plain data"
-        _leave(store, config, "failure", _failure(config, what))
-        print(f"ringtune: rank {_rank(config)} {what}", file=sys.stderr)
-        return 1
-    try:
-        _leave(store, config, "result", (_rank(config), result))
-    except RingtuneError as error:  # it is too large, or the launcher is gone
-        what = f"returned a {type(value).__name__} that cannot be sent: {error}"
-        _leave(store, config, "failure", _failure(config, what))
-        print(f"ringtune: rank {_rank(config)} {what}", file=sys.stderr)
-        return 1
-    return 0
+        why = f"{error}; return plain data"
+    else:
+        try:
+            _leave(store, config, "result", (_rank(config), result))
+            return 0
+        except RingtuneError as error:  # it is too large, or the launcher is gone
+            why = str(error)
+    what = f"returned a {type(value).__name__} that cannot be sent: {why}"
+    _leave(store, config, "failure", _failure(config, what))
+    print(f"ringtune: rank {_rank(config)} {what}", file=sys.stderr)
+    return 1
 
 
 def _leave(store: Any, config: Config, what: str, value: object) -> None:

@@ -38,8 +38,8 @@ class Exposed:
 
     def add(self, ranks: Sequence[Sequence[Sequence[int]]]) -> None:
         """Take what every rank tells: number and blocked time of its newest steps, some of which were told before."""
-        first, *others = ({step: blocked_ns for step, blocked_ns in told} for told in ranks)
-        for step in sorted(first):
-            if step >= self.next_step and all(step in one for one in others):
-                self.total_ns += min(first[step], *(one[step] for one in others)) if others else first[step]
+        known = [{step: blocked_ns for step, blocked_ns in told} for told in ranks]
+        for step in sorted(set(known[0]).intersection(*known[1:])):
+            if step >= self.next_step:
+                self.total_ns += min(one[step] for one in known)
                 self.next_step = step + 1

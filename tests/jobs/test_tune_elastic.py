@@ -11,25 +11,13 @@ import optuna
 import pytest
 
 from ringtune import layout
-from tests.jobs.test_tune_live import journal
+from tests.jobs.test_tune_live import ELASTIC, journal
 
 # Two ranks. Rank 1 is killed after the first trials, rank 0 (whose process tunes) after the first ones of the next
 # generation; the job ends with the result of the third.
-LOSING = """
-import json
-import os
-import signal
-import sys
-import torch
-import ringtune.torch as hvd
-
-hvd.init()
-torch.set_num_threads(1)
-journal = os.path.join(os.environ["RINGTUNE_RUN_DIR"], "tuning", "journal.jsonl")
-model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(20)))
-optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-4), model.named_parameters())
-inputs = torch.randn(8, 32)
-
+LOSING = (
+    ELASTIC
+    + """
 
 def progress():
     lines = [json.loads(line)["event"] for line in open(journal)] if os.path.exists(journal) else []
@@ -60,6 +48,7 @@ train(hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0))
 print("ended with", hvd.size(), flush=True)
 hvd.shutdown()
 """
+)
 
 
 @pytest.mark.long

@@ -100,9 +100,11 @@ hvd.shutdown()
 """
 
 
-# Elastic: a third slot is there from the first result on, and it ends with the result of three ranks.
-GROWING = """
+# How an elastic script begins.
+ELASTIC = """
+import json
 import os
+import signal
 import sys
 import torch
 import ringtune.torch as hvd
@@ -113,7 +115,12 @@ journal = os.path.join(os.environ["RINGTUNE_RUN_DIR"], "tuning", "journal.jsonl"
 model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(20)))
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-4), model.named_parameters())
 inputs = torch.randn(8, 32)
+"""
 
+# Elastic: a third slot is there from the first result on, and it ends with the result of three ranks.
+GROWING = (
+    ELASTIC
+    + """
 
 def results():
     count = open(journal).read().count('"event":"result"') if os.path.exists(journal) else 0
@@ -140,6 +147,7 @@ train(hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0))
 print("ended with", hvd.size(), flush=True)
 hvd.shutdown()
 """
+)
 
 
 @pytest.fixture

@@ -122,10 +122,15 @@ class Summary:
         """The summary as plain JSON values."""
         return asdict(self)
 
+    @property
+    def lacks(self) -> Lacking:
+        """Ranks of which all or most is lacking."""
+        return Lacking(self.missing, self.cut)
+
     def warnings(self) -> list[str]:
         """Return what is wrong with the recording, a sentence each."""
         torn = [rank.rank for rank in self.ranks if rank.truncated and rank.rank not in self.cut]
-        found = Lacking(self.missing, self.cut).sentences()
+        found = self.lacks.sentences()
         if torn:
             found.append(f"the part of rank {ranks_text(torn)} ends early (killed, or still recording)")
         if self.dropped:

@@ -15,7 +15,7 @@ from ringtune.timeline.analysis.efficiency import Efficiency, efficiency
 from ringtune.timeline.analysis.headline import headline
 from ringtune.timeline.analysis.steps import Counted, Startup, step_lengths
 from ringtune.timeline.analysis.stragglers import Stragglers, stragglers
-from ringtune.timeline.analysis.summary import Lacking, StepTimes, Summary, step_times_of, summarize
+from ringtune.timeline.analysis.summary import StepTimes, Summary, step_times_of, summarize
 from ringtune.timeline.doctor.failure import Failure
 from ringtune.timeline.doctor.outlook import Foresee, Outlook
 from ringtune.timeline.runs.records import TuningResult
@@ -110,7 +110,7 @@ def diagnose(found: Counted | None, run: Run | None, failed: Failure | None, for
 
     summary = summarize(trace)
     late = known("late ranks", lambda: stragglers(trace, permuted=False))
-    lacks = Lacking(summary.missing, summary.cut)
+    lacks = summary.lacks
     whole = not lacks.ranks
     if not whole:
         # What a rank waited for lies in the parts that are not there: its time would be put down to communication.
