@@ -8,7 +8,7 @@
   const ROOM = 0.01; // of the run
   // Plotly counts at most 20 pixels of an event of the wheel, so a notch of 100 would be as little as a nudge.
   const PIECE = 20;
-  const MOST_PIECES = 10;
+  const MOST_PIECES = 100; // a busy browser makes one event of several notches
   const PIXELS = [1, 33, 400]; // of a unit of deltaMode: pixels, lines, pages
 
   let pointer = null; // where the mouse is, in pixels of the window

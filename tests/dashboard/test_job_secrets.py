@@ -81,8 +81,8 @@ def test_pages_and_metrics_show_no_secret_of_a_job(jobs: Jobs) -> None:
             "RINGTUNE_ALERT_WEBHOOK": f"http://127.0.0.1:9/{HOOK}",
         },
     )
-    own = jobs.folder / "own"
-    wait_for(lambda: own.exists() or process.poll() is not None)
+    own, study = jobs.folder / "own", jobs.folder / "study.db"
+    wait_for(lambda: (own.exists() and study.exists()) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     client = create_app(jobs.folder / "runs").server.test_client()
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=HANG_S) as answer:
@@ -99,5 +99,5 @@ def test_pages_and_metrics_show_no_secret_of_a_job(jobs: Jobs) -> None:
             found[str(path)] = path.read_bytes().decode("utf-8", "replace")
     assert sum("runs/it" in where or "it/" in where for where in found) > 2 * len(TABS)
     words = re.compile("|".join(map(re.escape, (PASSWORD, HOOK, *json.loads(own.read_text())))))
-    assert (jobs.folder / "study.db").exists(), "the study is kept where the address with the password leads"
+    assert study.exists(), "the study is kept where the address with the password leads"
     assert not [(where, shown[0]) for where, text in found.items() if (shown := words.search(text))]

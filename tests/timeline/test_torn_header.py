@@ -76,14 +76,16 @@ def test_a_part_that_ends_before_half_of_the_steps_is_as_good_as_none(rank: int,
     assert said in alert.replace("The part", "the part") and "teal" not in alert
 
 
-def test_pauses_are_of_the_rank_that_left_its_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("torn", "of"), [(0, "rank 1"), (1, "rank 0")])
+@pytest.mark.parametrize("steps", [(20, 30), (36, 39), (30, 39)])
+def test_pauses_are_of_the_rank_that_left_its_steps(steps: tuple[int, int], torn: int, of: str, tmp_path: Path) -> None:
     """Where the other part is torn early, nobody knows whether all ranks paused."""
-    pauses = {(rank, step): 400 * MS for rank in range(2) for step in (20, 30)}
+    pauses = {(rank, step): 400 * MS for rank in range(2) for step in steps}
     simulate(job(2, 40, 12, pauses))[0].write(folder := tmp_path / "parts")
-    second = next(folder.glob("rank-00001*"))
-    second.write_bytes(second.read_bytes()[: len(second.read_bytes()) // 10])
+    part = next(folder.glob(f"rank-0000{torn}*"))
+    part.write_bytes(part.read_bytes()[: len(part.read_bytes()) // 10])
     said = CliRunner().invoke(timeline, ["summary", str(folder)], catch_exceptions=False).stdout
-    assert "pauses of rank 0 (steps 20, 30)" in " ".join(said.split())
+    assert f"pauses of {of} (steps {steps[0]}, {steps[1]})" in " ".join(said.split())
 
 
 def test_two_runs_say_which_of_them_lacks_what(tmp_path: Path) -> None:

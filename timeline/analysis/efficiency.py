@@ -151,9 +151,10 @@ def _events(steps: RankSteps, table: BatchTable, column: int) -> tuple[Ints, Int
     moments = np.unique(np.concatenate((steps.syncs, steps.end)))
     bounds = np.concatenate(([0], np.searchsorted(done[order], moments, side="right")))
     some = np.flatnonzero(np.diff(bounds))
-    at = moments[some]
-    wait = steps.waits[np.minimum(np.searchsorted(steps.waits[:, 1], at), len(steps.waits) - 1)]
-    begin = np.where(wait[:, 1] == at, wait[:, 0], at) if len(wait) else at
+    begin = at = moments[some]
+    if len(steps.waits):  # else the rank's part ends before its first wait
+        wait = steps.waits[np.minimum(np.searchsorted(steps.waits[:, 1], at), len(steps.waits) - 1)]
+        begin = np.where(wait[:, 1] == at, wait[:, 0], at)
     submits = np.zeros((6, len(rows)), dtype=np.int64)
     submits[0], submits[1], submits[2], submits[4] = submit[rows], _SUBMIT, steps.rank, np.arange(len(rows))
     releases = np.empty((6, len(some)), dtype=np.int64)

@@ -134,8 +134,8 @@ def _once(claims: Sequence[Ints]) -> tuple[list[int], Ints]:
 
 
 def _beside(trace: Trace, found: Pauses, counted: Ints) -> Pauses:
-    """Return pauses without the time of their steps that is counted for late ranks; any rank's steps tell."""
-    about = rank_steps(trace, trace.ranks[0]) if len(found.steps) else None
+    """Return pauses without the time of their steps that is counted for late ranks; any of their ranks tells it."""
+    about = rank_steps(trace, found.ranks[0]) if len(found.steps) else None
     if about is None:
         return found
     rows = np.searchsorted(about.number, found.steps)
