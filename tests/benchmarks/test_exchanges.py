@@ -90,9 +90,8 @@ def test_a_peer_without_them_is_refused() -> None:
         select_peers("oneccl", "collectives")
 
 
-@pytest.mark.parametrize(
-    "dtype", [pytest.param("float32", marks=pytest.mark.slow), pytest.param("bfloat16", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_ringtune_beside_gloo(dtype: str) -> None:
     peers = Selection(("ringtune", "gloo"), {}, (PEERS["gloo"],))
     cases = collectives_cases(COLLECTIVES, [1024], 2, dtype)

@@ -196,7 +196,7 @@ def predicted_over_shaped_links(run: Path) -> list[tuple[str, float, float, floa
     return [one for one in times if not near(*one[1:])]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_jobs_over_shaped_links_are_predicted_from_one_of_them(tmp_path: Path) -> None:
     """Calibrated on two hosts, asked for three; the limits are wide, but a machine that is busy misses them at times.
 

@@ -37,7 +37,7 @@ def test_what_if_answers_while_a_dial_is_turned_and_its_address_restores_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.long)])
 def test_every_page_fits_and_has_its_title(width: int, visit: Visit, url: str, runs: dict[str, Path]) -> None:
     page = visit.page
     page.set_viewport_size({"width": width, "height": 844})

@@ -95,7 +95,7 @@ def test_a_killed_rank_is_replaced_and_training_goes_on_from_the_commit(compress
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_frozen_rank_is_ended_and_replaced(victim: int, jobs: Jobs) -> None:
     event = f"""
     if state.batch == 8 and hvd.rank() == {victim} and once("frozen"):

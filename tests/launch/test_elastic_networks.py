@@ -22,7 +22,7 @@ BOUND_S = 25.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("victim", "removed"), [(1, False), (0, True)])
+@pytest.mark.parametrize(("victim", "removed"), [pytest.param(1, False, marks=pytest.mark.long), (0, True)])
 def test_a_host_that_is_cut_off_costs_some_seconds(jobs: Jobs, victim: int, removed: bool) -> None:
     event = f"""
     if state.batch == 8 and hvd.rank() == {victim} and once("there"):

@@ -182,7 +182,7 @@ def test_the_slow_loader_of_an_fsdp2_job_is_named(tmp_path: Path) -> None:
     assert read(tmp_path, "summary", "--all-steps")["steps"]["count"] == STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_larger_batch_of_a_zero_job_is_named_and_its_steps_count_once(tmp_path: Path) -> None:
     done = record(tmp_path, ZERO)
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ hvd.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rank_0_remembers_where_the_callers_cache_is_said_to_be(jobs: Jobs, ssh: dict[str, str]) -> None:
     """The login shell over there has no XDG_CACHE_HOME of its own: the caller's goes along."""
     script = jobs.folder / "train.py"
