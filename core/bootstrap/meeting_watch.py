@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from ringtune import native
@@ -17,8 +18,9 @@ class MeetingWatch:
     """
 
     def __init__(self, job: str) -> None:
-        self._key = f"{job}/ended_early"
-        self._met_key = f"{job}/ended"
+        self._keys = f"{job}/"
+        self._key = f"{self._keys}ended_early"
+        self._met_key = f"{self._keys}ended"
         self._store: Any = None
         self._seen = False
 
@@ -36,7 +38,7 @@ class MeetingWatch:
         """Look whether a rank has ended; the second time, since the meeting itself may know why.
 
         Raises:
-            PeerLost: One has.
+            PeerLost: One has. It says what was said first of this meeting: the end of one rank makes others end.
         """
         store = self._store
         if store is None:
@@ -46,5 +48,8 @@ class MeetingWatch:
         except native.error_class():  # none has; or the store is gone, which the meeting notices
             return
         if self._seen:
-            raise PeerLost(f"{who} ended while the ranks of the job met, and will not come")
+            reason = f"{who} ended while the ranks of the job met, and will not come"
+            with suppress(native.error_class()):
+                reason = store.refuse(reason, self._keys)
+            raise PeerLost(reason)
         self._seen = True

@@ -124,6 +124,7 @@ void add_store(nb::module_& module) {
           },
           nb::arg("keys"), nb::arg("timeout_ns"))
       .def("add", &StoreClient::add, nb::arg("key"), nb::arg("amount"), nb::call_guard<Unlocked>())
+      .def("refuse", &StoreClient::refuse, nb::arg("reason"), nb::arg("begins"), nb::call_guard<Unlocked>())
       .def("local_address", &StoreClient::local_address);
 }
 
