@@ -10,6 +10,8 @@
 namespace ringtune {
 namespace {
 
+constexpr std::int64_t kWordNs = 1'000'000'000;  // a rank says why it fails much sooner
+
 std::unique_ptr<StoreClient> connect_store(const RuntimeOptions& options, Deadline deadline) {
   if (options.size == 1) return nullptr;
   const StoreIdentity who{StoreRole::kRank, options.rank, options.job};
@@ -82,6 +84,19 @@ std::string first_cause(const RuntimeOptions& options, StoreClient& store, const
   }
 }
 
+/// Returns the word of a rank, or of the launcher, that says why the start fails; empty when none comes soon. A rank
+/// that fails closes its connections before it can say why, and to the others that looks like the loss of that rank.
+std::string word_of_another(const RuntimeOptions& options, StoreClient& store) {
+  try {
+    (void)store.get(options.job + "/cause", Deadline::after(kWordNs));
+  } catch (const PeerLost& told) {
+    return told.what();
+  } catch (const Error&) {
+    return "";
+  }
+  return "";
+}
+
 /// Runs the start. The first error of any rank is the one that all ranks throw which are in it: what follows from it (a
 /// peer that went away) says less. A rank that has waited in vain knows itself for whom.
 template <typename Start>
@@ -92,7 +107,10 @@ void with_one_cause(const RuntimeOptions& options, StoreClient* store, const Sta
     if (store != nullptr) (void)first_cause(options, *store, error.what());
     throw;
   } catch (const Error& error) {
-    const std::string first = store == nullptr ? "" : first_cause(options, *store, error.what());
+    if (store == nullptr) throw;
+    std::string first;
+    if (dynamic_cast<const PeerLost*>(&error) != nullptr) first = word_of_another(options, *store);
+    if (first.empty()) first = first_cause(options, *store, error.what());
     if (first.empty() || first.ends_with(error.what())) throw;
     throw PeerLost(kUnknownRank, first);
   }

@@ -1,4 +1,4 @@
-"""Ranks that meet are told of the one that ended first, not of those that ended because of it."""
+"""Ranks that meet are given the name of the one that ended first, not of those that ended because of it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Meeting:
         other = next(store for store in self.stores if store is not None)
         wait_for(lambda: b"rank %d on" % rank in other.get(f"{JOB}/ended_early", 10_000_000_000))
 
-    def told(self, rank: int) -> str:
-        """Return what a rank is told when it looks as often as it needs."""
+    def answer(self, rank: int) -> str:
+        """Return what a rank gets when it looks as often as it needs."""
         self.watches[rank].look()
         with pytest.raises(PeerLost) as told:
             self.watches[rank].look()
@@ -55,27 +55,27 @@ def meeting() -> Iterator[Meeting]:
     made.server.close()
 
 
-def test_nobody_is_told_while_all_are_there(meeting: Meeting) -> None:
+def test_nobody_fails_while_all_are_there(meeting: Meeting) -> None:
     for _ in range(3):
         for watch in meeting.watches:
             watch.look()
 
 
-def test_all_are_told_of_the_first(meeting: Meeting) -> None:
+def test_all_name_the_first(meeting: Meeting) -> None:
     meeting.end(2)
-    first = meeting.told(1)
+    first = meeting.answer(1)
     assert first == "rank 2 on host-2 ended while the ranks of the job met, and will not come"
     meeting.end(1)
-    assert meeting.told(0) == first
+    assert meeting.answer(0) == first
 
 
 def test_a_rank_that_said_why_it_could_not_join_is_quoted(meeting: Meeting) -> None:
     meeting.stores[1].refuse(SAID, f"{JOB}/")
     meeting.end(1)
-    assert meeting.told(2) == meeting.told(0) == SAID
+    assert meeting.answer(2) == meeting.answer(0) == SAID
 
 
 def test_the_launchers_word_comes_first(meeting: Meeting) -> None:
     meeting.server.refuse_waiting("rank 1 on host-1 was killed by SIGKILL")
     meeting.end(1)
-    assert "rank 1 on host-1 was killed by SIGKILL" in meeting.told(0)
+    assert "rank 1 on host-1 was killed by SIGKILL" in meeting.answer(0)
