@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
-from ringtune.timeline.merging.merge import join_and_empty, read_whole
+from ringtune.timeline.merging.merge import Whole, join_and_empty, read_whole
 from ringtune.timeline.merging.parts import hold_the_same, joinable, part_files
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.runs.run import Run
@@ -55,10 +55,11 @@ def _joined(paths: Sequence[Path]) -> Trace:
         raise RingtuneError("no trace named; give a run folder or a trace file")
     if folder := next((path for path in paths if path.is_dir()), None):
         raise RingtuneError(f"{folder}: a folder is read alone; `ringtune timeline diff` compares two runs")
-    traces, unread = read_whole(paths, os.cpu_count() or 1) if len(paths) > 1 else ([read(paths[0])], [])
+    whole = read_whole(paths, os.cpu_count() or 1) if len(paths) > 1 else Whole([read(paths[0])], [], None)
+    traces = whole.traces
     if not traces:
-        raise RingtuneError(unread[0])
-    for sentence in unread:
+        raise RingtuneError(whole.problems[0])
+    for sentence in whole.problems:
         print(f"ringtune warning: {sentence}", file=sys.stderr)
     if len(paths) == 1 and traces[0].source != "part":
         return traces[0]
@@ -68,4 +69,4 @@ def _joined(paths: Sequence[Path]) -> Trace:
         raise RingtuneError(
             f"{problems[0].removesuffix('; left out')}; several files can be read together only as parts"
         )
-    return join_and_empty(usable)
+    return join_and_empty(usable, room=whole.room)

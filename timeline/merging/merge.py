@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from ringtune import layout
@@ -20,7 +21,8 @@ from ringtune.timeline.merging.merged_file import write_merged
 from ringtune.timeline.merging.parts import in_order, joinable, missing_ranks, one_part_a_rank, part_files
 from ringtune.timeline.merging.report import MergeReport
 from ringtune.timeline.reading import reader
-from ringtune.timeline.spans import SpanTable, Trace, empty_table, joined_tables
+from ringtune.timeline.reading.part_reader import recorded_spans
+from ringtune.timeline.spans import Columns, SpanTable, Trace, empty_table, fill, joined_tables, part_of, room_for
 
 PathLike = str | os.PathLike[str]
 
@@ -44,10 +46,13 @@ def merge(parts: Iterable[PathLike], output: PathLike, threads: int = 1) -> Merg
     paths = sorted({path.resolve() for part in parts for path in _files_of(Path(part))})
     if not paths:
         raise RingtuneError("nothing to merge: no parts given; name a run folder or its timeline/rank-*.spans files")
-    traces, problems = _read_parts(paths, threads)
+    whole = read_whole(paths, threads)
+    traces, unusable = joinable(whole.traces)
+    whole.traces.clear()
+    problems = sorted(whole.problems + unusable)
     if not traces:
         raise RingtuneError(f"nothing to merge: {problems[0]}")
-    joined = join_and_empty(traces)
+    joined = join_and_empty(traces, room=whole.room)
     target = Path(output)
     write_merged(target, joined, problems=problems, missing=missing_ranks(joined))
     return MergeReport(target, len(joined.spans), joined.parts, missing_ranks(joined), tuple(problems))
@@ -73,28 +78,42 @@ def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:
     return merge(parts, output if output is not None else layout.timeline_file(folder))
 
 
-def read_whole(paths: Sequence[Path], threads: int = 1) -> tuple[list[Trace], list[str]]:
-    """Read files that are joined, by so many threads; the sentences are about those that cannot be read."""
+@dataclass(frozen=True)
+class Whole:
+    """Files that are joined: their traces, sentences about those that cannot be read, and where spans lie in order."""
+
+    traces: list[Trace]
+    problems: list[str]
+    room: Columns | None
+
+
+def read_whole(paths: Sequence[Path], threads: int = 1) -> Whole:
+    """Read files that are joined, by so many threads: whole parts next to each other, so that nothing is copied."""
+    ends = list(accumulate(map(_counted, paths), initial=0))
+    room = room_for(ends[-1])
+    parts = [part_of(room, begin, end) for begin, end in pairwise(ends)]
     if threads > 1:
         # Numpy lets go of the interpreter while it works on whole columns.
         with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(_read_or_problem, paths))
+            found = list(pool.map(_read_or_problem, paths, parts))
     else:
-        found = list(map(_read_or_problem, paths))
-    return [one for one in found if isinstance(one, Trace)], [one for one in found if isinstance(one, str)]
+        found = list(map(_read_or_problem, paths, parts))
+    traces, problems = [one for one in found if isinstance(one, Trace)], [one for one in found if isinstance(one, str)]
+    return Whole(traces, problems, room)
 
 
-def _read_or_problem(path: Path) -> Trace | str:
+def _counted(path: Path) -> int:
     try:
-        return reader.read(path)
+        return recorded_spans(path)
+    except OSError:  # reading it says why
+        return 0
+
+
+def _read_or_problem(path: Path, room: Columns) -> Trace | str:
+    try:
+        return reader.read(path, room)
     except TraceIoError as error:
         return str(error)
-
-
-def _read_parts(paths: Sequence[Path], threads: int) -> tuple[list[Trace], list[str]]:
-    traces, problems = read_whole(paths, threads)
-    usable, unusable = joinable(traces)
-    return usable, sorted(problems + unusable)
 
 
 def join(traces: Sequence[Trace], offsets: Sequence[HostOffset] | None = None) -> Trace:
@@ -110,10 +129,17 @@ def join(traces: Sequence[Trace], offsets: Sequence[HostOffset] | None = None) -
     return join_and_empty(list(traces), offsets)
 
 
-def join_and_empty(traces: list[Trace], offsets: Sequence[HostOffset] | None = None) -> Trace:
-    """As `join`; the list is empty afterwards, so that the memory of each trace is free once it has been taken over."""
+def join_and_empty(
+    traces: list[Trace], offsets: Sequence[HostOffset] | None = None, room: Columns | None = None
+) -> Trace:
+    """As `join`; the list is empty afterwards, so that the memory of each trace is free once it has been taken over.
+
+    Where all spans lie in ``room`` in the order of the traces, they stay there, and nobody else may use them any more.
+    """
     ordered = in_order(traces)
     traces.clear()
+    if room is not None and not fill(room, [trace.spans for trace in ordered]):
+        room = None
     found = placements(ordered) if offsets is None else offsets
     count, skipped = len(ordered), sum(trace.skipped for trace in ordered)
     abouts: list[Trace] = []
@@ -125,7 +151,7 @@ def join_and_empty(traces: list[Trace], offsets: Sequence[HostOffset] | None = N
             yield trace.spans
             del trace
 
-    spans = numbered(joined_tables(aligned(), sum(len(trace.spans) for trace in ordered)))
+    spans = numbered(joined_tables(aligned(), sum(len(trace.spans) for trace in ordered), room))
     assert len(abouts) == count
     instants = sorted(
         (instant for trace in abouts for instant in trace.instants), key=lambda found: (found.at_ns, found.rank)
