@@ -164,7 +164,11 @@ def _tensor_submits(trace: Trace) -> Submits:
 def _batch_submits(spans: SpanTable) -> Submits:
     """One submission per rank and batch: its last tensor's."""
     rows = np.flatnonzero(spans.in_stage(Stage.NEGOTIATE) & (spans.batch > 0))
-    rows = rows[np.argsort(-spans.begin_ns[rows], kind="stable")]
+    first, place = numbered_rows(spans.batch[rows], spans.rank[rows])
+    begin = spans.begin_ns[rows]
+    latest = begin[first]
+    np.maximum.at(latest, place, begin)
+    rows = rows[begin == latest[place]]
     return _first_of_each(spans.batch[rows], spans, rows)
 
 

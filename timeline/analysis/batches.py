@@ -153,7 +153,9 @@ def batch_table(trace: Trace) -> BatchTable:
     members = _members(runs.process_sets()[first], begin != MISSING) & _there(trace, ids, ranks)
     awaited_peer, peer_wait_ns = _awaited_peers(spans, about, begin, members)
     (ready,) = _of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns")
-    (copied,) = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")  # one span where it is packed on a GPU
+    copied = ready
+    if (ready != MISSING).any():  # one span where it is packed on a GPU
+        (copied,) = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")
     return BatchTable(
         ids=ids,
         ranks=tuple(ranks.tolist()),
