@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
-from ringtune.timeline.merging.merge import Whole, join_and_empty, read_whole
+from ringtune.timeline.merging.merge import join_and_empty, read_whole
 from ringtune.timeline.merging.parts import hold_the_same, joinable, part_files
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.runs.run import Run
@@ -55,11 +55,10 @@ def _joined(paths: Sequence[Path]) -> Trace:
         raise RingtuneError("no trace named; give a run folder or a trace file")
     if folder := next((path for path in paths if path.is_dir()), None):
         raise RingtuneError(f"{folder}: a folder is read alone; `ringtune timeline diff` compares two runs")
-    whole = read_whole(paths, os.cpu_count() or 1) if len(paths) > 1 else Whole([read(paths[0])], [], None)
-    traces = whole.traces
+    traces, unread, room = read_whole(paths, os.cpu_count() or 1) if len(paths) > 1 else ([read(paths[0])], [], None)
     if not traces:
-        raise RingtuneError(whole.problems[0])
-    for sentence in whole.problems:
+        raise RingtuneError(unread[0])
+    for sentence in unread:
         print(f"ringtune warning: {sentence}", file=sys.stderr)
     if len(paths) == 1 and traces[0].source != "part":
         return traces[0]
@@ -69,4 +68,4 @@ def _joined(paths: Sequence[Path]) -> Trace:
         raise RingtuneError(
             f"{problems[0].removesuffix('; left out')}; several files can be read together only as parts"
         )
-    return join_and_empty(usable, room=whole.room)
+    return join_and_empty(usable, room=room)

@@ -203,11 +203,6 @@ def room_for(count: int) -> Columns:
     return {column: np.empty(count, dtype=kind) for column, kind in COLUMN_TYPES.items()}
 
 
-def part_of(room: Columns, begin: int, end: int) -> Columns:
-    """Return the columns from one row to another, as views."""
-    return {column: values[begin:end] for column, values in room.items()}
-
-
 def fill(room: Columns, tables: Sequence[SpanTable]) -> bool:
     """Whether these tables, one behind the other, are what these columns hold."""
     end = 0

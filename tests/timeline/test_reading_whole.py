@@ -79,11 +79,11 @@ def test_together_as_alone(
 
 def test_whole_parts_are_not_copied(tmp_path: Path) -> None:
     files = JOB.write(tmp_path)
-    whole = read_whole(files, threads=2)
-    assert whole.room is not None and len(whole.room["rank"]) == sum(map(len, JOB.spans.values()))
+    traces, problems, room = read_whole(files, threads=2)
+    assert not problems and len(room["rank"]) == sum(map(len, JOB.spans.values()))
     expected = join(list(map(read, files)))
-    joined = join_and_empty(whole.traces, room=whole.room)
-    assert all(getattr(joined.spans, name) is column for name, column in whole.room.items())
+    joined = join_and_empty(traces, room=room)
+    assert all(getattr(joined.spans, name) is column for name, column in room.items())
     assert rows(joined.spans) == rows(expected.spans)
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -304,30 +305,30 @@ def critical_path(trace: Trace) -> CriticalPath:
     table = batch_table(trace)
     walk = _Walk(trace, table)
     walk.run()
-    stretches = tuple(map(Stretch._make, reversed(walk.found)))
+    stretches = tuple(map(partial(tuple.__new__, Stretch), reversed(walk.found)))
     by_step = _sums_by_step(stretches)
     length = sum(sum(sums.values()) for sums in by_step.values())
     contributions = _contributions(list(by_step.values()), length)
     return CriticalPath(
         length_ns=length,
         stretches=stretches,
-        causes=_causes(contributions),
+        causes=_causes({(one.cause, one.rank): one.total_ns for one in contributions}),
         contributions=contributions,
         steps=tuple(_steps(by_step)),
         batches=_batches(stretches, bucket_names(trace)),
     )
 
 
-def _causes(contributions: Sequence[Contribution]) -> dict[str, int]:
-    """The sum of each cause that has any, in the order of `CAUSES`."""
-    sums = dict.fromkeys(CAUSES, 0)
-    for one in contributions:
-        sums[one.cause] += one.total_ns
-    return {cause: total for cause, total in sums.items() if total}
-
-
 _Sums = dict[tuple[str, int], int]
 """Nanoseconds of every cause on every rank."""
+
+
+def _causes(sums: _Sums) -> dict[str, int]:
+    """The sum of each cause that has any, in the order of `CAUSES`."""
+    found = dict.fromkeys(CAUSES, 0)
+    for (cause, _), total in sums.items():
+        found[cause] += total
+    return {cause: total for cause, total in found.items() if total}
 
 
 def _sums_by_step(stretches: Sequence[Stretch]) -> dict[int, _Sums]:
@@ -354,9 +355,8 @@ def _contributions(steps: Sequence[_Sums], length: int) -> tuple[Contribution, .
 
 def _steps(by_step: Mapping[int, _Sums]) -> Iterator[StepPath]:
     for step, sums in sorted(by_step.items()):
-        contributions = _contributions([sums], 1)
-        causes = _causes(contributions)
-        yield StepPath(step, sum(causes.values()), causes, contributions[0].cause, contributions[0].rank)
+        _, main = min((-total, key) for key, total in sums.items())
+        yield StepPath(step, sum(sums.values()), _causes(sums), *main)
 
 
 def _batches(stretches: Sequence[Stretch], buckets: Mapping[int, str]) -> tuple[tuple[str, int], ...]:

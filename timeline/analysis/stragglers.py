@@ -123,7 +123,7 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
 
     Args:
         trace: Of all ranks.
-        largest: How many tensors and steps are listed; nobody looks for the tensors where it is 0.
+        largest: How many tensors and steps are listed; nobody looks for any where it is 0.
         permuted: Compute ``significance`` too, which takes most of the time; otherwise it is empty.
 
     Raises:
@@ -156,7 +156,7 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
         ranks=tuple(ranks),
         hosts=tuple(_hosts(ranks)),
         tensors=tuple(_tensors(evidence.tensors, evidence.names, bucket_names(trace))[:largest]),
-        worst_steps=tuple(_worst(_steps(evidence.ranks, evidence.late))[:largest]),
+        worst_steps=tuple(_worst(_steps(evidence.ranks, evidence.late))[:largest]) if largest else (),
         significance={
             cause: _permutation_p(late, len(evidence.ranks)) for cause, late in evidence.late.items() if permuted
         },

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ringtune.timeline.merging.parts import in_order, joinable, missing_ranks, o
 from ringtune.timeline.merging.report import MergeReport
 from ringtune.timeline.reading import reader
 from ringtune.timeline.reading.part_reader import recorded_spans
-from ringtune.timeline.spans import Columns, SpanTable, Trace, empty_table, fill, joined_tables, part_of, room_for
+from ringtune.timeline.spans import Columns, SpanTable, Trace, empty_table, fill, joined_tables, room_for
 
 PathLike = str | os.PathLike[str]
 
@@ -46,13 +46,13 @@ def merge(parts: Iterable[PathLike], output: PathLike, threads: int = 1) -> Merg
     paths = sorted({path.resolve() for part in parts for path in _files_of(Path(part))})
     if not paths:
         raise RingtuneError("nothing to merge: no parts given; name a run folder or its timeline/rank-*.spans files")
-    whole = read_whole(paths, threads)
-    traces, unusable = joinable(whole.traces)
-    whole.traces.clear()
-    problems = sorted(whole.problems + unusable)
+    read, unread, room = read_whole(paths, threads)
+    traces, unusable = joinable(read)
+    read.clear()  # so that memory is free as soon as a part's columns are taken over
+    problems = sorted(unread + unusable)
     if not traces:
         raise RingtuneError(f"nothing to merge: {problems[0]}")
-    joined = join_and_empty(traces, room=whole.room)
+    joined = join_and_empty(traces, room=room)
     target = Path(output)
     write_merged(target, joined, problems=problems, missing=missing_ranks(joined))
     return MergeReport(target, len(joined.spans), joined.parts, missing_ranks(joined), tuple(problems))
@@ -78,35 +78,21 @@ def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:
     return merge(parts, output if output is not None else layout.timeline_file(folder))
 
 
-@dataclass(frozen=True)
-class Whole:
-    """Files that are joined: their traces, sentences about those that cannot be read, and where spans lie in order."""
+def read_whole(paths: Sequence[Path], threads: int = 1) -> tuple[list[Trace], list[str], Columns]:
+    """Read files that are joined, by so many threads; the sentences are about those that cannot be read.
 
-    traces: list[Trace]
-    problems: list[str]
-    room: Columns | None
-
-
-def read_whole(paths: Sequence[Path], threads: int = 1) -> Whole:
-    """Read files that are joined, by so many threads: whole parts next to each other, so that nothing is copied."""
-    ends = list(accumulate(map(_counted, paths), initial=0))
+    The columns are those in which the spans of whole parts lie next to each other, so that joining copies nothing.
+    """
+    ends = list(accumulate(map(recorded_spans, paths), initial=0))
     room = room_for(ends[-1])
-    parts = [part_of(room, begin, end) for begin, end in pairwise(ends)]
+    parts = [{column: values[begin:end] for column, values in room.items()} for begin, end in pairwise(ends)]
     if threads > 1:
         # Numpy lets go of the interpreter while it works on whole columns.
         with ThreadPoolExecutor(threads) as pool:
             found = list(pool.map(_read_or_problem, paths, parts))
     else:
         found = list(map(_read_or_problem, paths, parts))
-    traces, problems = [one for one in found if isinstance(one, Trace)], [one for one in found if isinstance(one, str)]
-    return Whole(traces, problems, room)
-
-
-def _counted(path: Path) -> int:
-    try:
-        return recorded_spans(path)
-    except OSError:  # reading it says why
-        return 0
+    return [one for one in found if isinstance(one, Trace)], [one for one in found if isinstance(one, str)], room
 
 
 def _read_or_problem(path: Path, room: Columns) -> Trace | str:

@@ -17,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from ringtune.layout import current_keys
-from ringtune.timeline.spans import COLUMN_TYPES, UNKNOWN, Codes, Columns, Ints, SpanTable, part_of
+from ringtune.timeline.spans import COLUMN_TYPES, UNKNOWN, Codes, Columns, Ints, SpanTable
 from ringtune.timeline.vocabulary import FACTS, STAGE_OF_LABEL, Stage
 
 Event = Mapping[str, Any]
@@ -69,7 +69,7 @@ class SpanBuilder:
 
     def take(self) -> SpanTable:
         """Return what was collected since the last time; texts keep their codes, and there may be more of them."""
-        written = [] if self._room is None else [dict(part_of(self._room, 0, self._end))]
+        written = [] if self._room is None else [{column: values[: self._end] for column, values in self._room.items()}]
         blocks, self._blocks, self._room = written + self._blocks, [], None
         # Column by column out of the blocks: all of them twice would be too much memory.
         return self._joined(lambda column: [block.pop(column) for block in blocks])

@@ -53,20 +53,17 @@ def declared_size(path: Path) -> int:
 
 
 def recorded_spans(path: Path) -> int:
-    """Return how many spans the end of a part says it holds; 0 where it has no end that can be true, or is packed.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END) - HEADER.itemsize
-        if size < RECORD.itemsize or size % RECORD.itemsize:
-            return 0
-        file.seek(-RECORD.itemsize, os.SEEK_END)
-        last = np.frombuffer(file.read(), RECORD)[0]
-        file.seek(0)
-        counted = last["stage"] == END and file.read(len(MAGIC)) == MAGIC
-    count = int(last["begin_ns"]) if counted else 0
+    """Return how many spans a part that is not packed says at its end; 0 where that cannot be true, or be read."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END) - HEADER.itemsize
+            if size < RECORD.itemsize or size % RECORD.itemsize or not is_part(path):
+                return 0
+            file.seek(-RECORD.itemsize, os.SEEK_END)
+            last = np.frombuffer(file.read(RECORD.itemsize), RECORD)[0]
+    except (OSError, ValueError):  # reading all of it says why
+        return 0
+    count = int(last["begin_ns"]) if last["stage"] == END else 0
     return count if 0 < count <= _MOST_SPANS_A_RECORD * (size // RECORD.itemsize) else 0
 
 
