@@ -85,6 +85,8 @@ def test_whole_parts_are_not_copied(tmp_path: Path) -> None:
     joined = join_and_empty(traces, room=room)
     assert all(getattr(joined.spans, name) is column for name, column in room.items())
     assert rows(joined.spans) == rows(expected.spans)
+    os.truncate(files[2], files[2].stat().st_size - 1)
+    assert not len(read_whole(files)[2]["rank"]), "memory for all of them beside the parts to copy"
 
 
 def test_what_was_read_alone_is_never_changed(tmp_path: Path) -> None:

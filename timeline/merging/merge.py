@@ -1,7 +1,7 @@
 """Merging: the parts of all ranks on one clock in one file that Perfetto and the analyses read.
 
 ``merge`` is independent of the order of its inputs: equal parts give equal bytes. Memory holds the columns of all
-spans, about 65 bytes a span, and those of one part more.
+spans, about 65 bytes a span, and those of one part more where one is torn or packed.
 """
 
 from __future__ import annotations
@@ -81,9 +81,11 @@ def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:
 def read_whole(paths: Sequence[Path], threads: int = 1) -> tuple[list[Trace], list[str], Columns]:
     """Read files that are joined, by so many threads; the sentences are about those that cannot be read.
 
-    The columns are those in which the spans of whole parts lie next to each other, so that joining copies nothing.
+    Where all are whole parts, their spans lie next to each other in these columns, so that joining copies nothing.
     """
-    ends = list(accumulate(map(recorded_spans, paths), initial=0))
+    counts = list(map(recorded_spans, paths))
+    # Where one is not known all are copied, each part's memory becoming free as soon as it has been.
+    ends = list(accumulate(counts if all(counts) else [0] * len(counts), initial=0))
     room = room_for(ends[-1])
     parts = [{column: values[begin:end] for column, values in room.items()} for begin, end in pairwise(ends)]
     if threads > 1:
