@@ -29,6 +29,9 @@ _PAGE_BITS = 16
 
 def distinct(values: Column) -> Places:
     """Return the distinct values in order (d)."""
+    fresh = values[1:] != values[:-1]
+    if 2 * np.count_nonzero(fresh) < len(values):  # the ranks of a trace stand one behind the other
+        values = values[np.append(True, fresh)]
     table = _Table.over(values)
     return np.unique(values).astype(np.int64) if table is None else table.values()
 
@@ -39,7 +42,7 @@ def distinct_numbers(values: Column) -> tuple[Places, Places]:
     if table is None:
         found, place = np.unique(values, return_inverse=True)
         return found.astype(np.int64), place.astype(np.int64)
-    return table.values(), (np.cumsum(table.present) - 1)[table.keys]
+    return table.values(), table.numbers()
 
 
 def numbered_rows(*columns: Column) -> tuple[Places, Places]:
@@ -48,10 +51,11 @@ def numbered_rows(*columns: Column) -> tuple[Places, Places]:
     Returns:
         For every distinct row the first place that has its values (d), and for every row the number of its values (n).
     """
-    _, place = distinct_numbers(columns[0])
+    rows = columns[0]
     for column in columns[1:]:
-        found, inner = distinct_numbers(column)
-        _, place = distinct_numbers(place * max(1, len(found)) + inner)
+        inner = _close(column)
+        rows = _close(rows) * (int(inner.max(initial=0)) + 1) + inner
+    _, place = distinct_numbers(rows)
     first = np.empty(int(place.max(initial=-1)) + 1, dtype=np.int64)
     first[place[::-1]] = np.arange(len(place) - 1, -1, -1)  # of equal numbers the last one written stays
     return first, place
@@ -65,10 +69,18 @@ def places_in(known: Column, values: Column) -> Places:
     if size > max(_RANGE_AT_LEAST, _RANGE_OF_ROWS * (len(known) + len(values))):
         at = np.minimum(np.searchsorted(known, values), len(known) - 1)
         return np.where(known[at] == values, at, -1)
-    table = np.full(size + 1, -1, dtype=np.int64)
-    table[known.astype(np.int64) - low] = np.arange(len(known))
-    keys = values.astype(np.int64) - low
-    return table[np.where((keys < 0) | (keys >= size), size, keys)]
+    table = np.full(size + 2, -1, dtype=np.int64)  # smaller values have the first place, larger ones the last
+    table[known.astype(np.int64) - (low - 1)] = np.arange(len(known))
+    return table.take(values.astype(np.int64) - (low - 1), mode="clip")
+
+
+def _close(values: Column) -> Places:
+    """Return numbers from 0 that are in the order of the values, and close together; equal for equal values."""
+    table = _Table.over(values)
+    if table is None:
+        return distinct_numbers(values)[1]
+    few_gaps = 10 * np.count_nonzero(table.present) >= 9 * len(table.present)
+    return table.keys if few_gaps else table.numbers()
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,14 @@ class _Table:
         present = np.zeros(size, dtype=np.bool_)
         present[keys] = True
         return _Table(keys, present, low, pages)
+
+    def numbers(self) -> Places:
+        """Return for every row the number of its value (n)."""
+        if self.present.all():
+            return self.keys
+        numbers = np.cumsum(self.present, dtype=np.int32)  # half as much memory: there are not so many rows
+        numbers -= 1
+        return numbers[self.keys].astype(np.int64)
 
     def values(self) -> Places:
         """Return the values that occur, in order."""

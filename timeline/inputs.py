@@ -55,7 +55,7 @@ def _joined(paths: Sequence[Path]) -> Trace:
         raise RingtuneError("no trace named; give a run folder or a trace file")
     if folder := next((path for path in paths if path.is_dir()), None):
         raise RingtuneError(f"{folder}: a folder is read alone; `ringtune timeline diff` compares two runs")
-    traces, unread = read_whole(paths, os.cpu_count() or 1) if len(paths) > 1 else ([read(paths[0])], [])
+    traces, unread, room = read_whole(paths, os.cpu_count() or 1) if len(paths) > 1 else ([read(paths[0])], [], None)
     if not traces:
         raise RingtuneError(unread[0])
     for sentence in unread:
@@ -68,4 +68,4 @@ def _joined(paths: Sequence[Path]) -> Trace:
         raise RingtuneError(
             f"{problems[0].removesuffix('; left out')}; several files can be read together only as parts"
         )
-    return join_and_empty(usable)
+    return join_and_empty(usable, room=room)

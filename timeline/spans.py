@@ -24,6 +24,7 @@ Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.integer[Any]] | slice
+Columns = Mapping[str, NDArray[Any]]
 
 UNKNOWN = -1
 """Value of ``step`` where the trace does not say."""
@@ -120,7 +121,9 @@ class SpanTable(Tabular):
         """A number that spans carry as a fact, for example ``peer``, span by span; ``rows``: of these alone."""
         values = [_facts_of(text).get(name, missing) for text in self.fact_texts]
         table = np.array([value if isinstance(value, int) else missing for value in values], dtype=np.int64)
-        return table[self.facts[rows]]
+        codes = self.facts[rows]
+        same = (table == table[0]).all()
+        return np.full(len(codes), table[0], dtype=np.int64) if same else table[codes]
 
     @cached_property
     def threads(self) -> tuple[Ints, tuple[str, ...]]:
@@ -129,14 +132,21 @@ class SpanTable(Tabular):
         numbers = {name: number for number, name in enumerate(dict.fromkeys(["", *said]))}
         return np.array([numbers[name] for name in said], dtype=np.int64), tuple(numbers)
 
+    def says(self, name: str, value: int) -> Mask:
+        """Which spans carry this number as a fact."""
+        return self._with(np.array([_facts_of(text).get(name) == value for text in self.fact_texts]), self.facts)
+
     def process_sets(self, rows: Rows = slice(None)) -> Ints:
         """The number of each span's process set or group; 0: all ranks."""
         return np.maximum(self.fact("process_set", 0, rows), 0)
 
-    def name_mask(self, predicate: str) -> Mask:
-        """Which spans' names start with this text."""
-        hit = np.array([name.startswith(predicate) for name in self.names], dtype=np.bool_)
-        return hit[self.name] if len(self) else np.zeros(0, dtype=np.bool_)
+    def name_mask(self, *starts: str) -> Mask:
+        """Which spans' names start with one of these texts."""
+        return self._with(np.array([name.startswith(starts) for name in self.names], dtype=np.bool_), self.name)
+
+    def _with(self, hit: Mask, codes: Codes) -> Mask:
+        """Which spans have one of the codes that are hit; most often none is, and nothing is looked up."""
+        return hit[codes] if hit.any() else np.zeros(len(self), dtype=np.bool_)
 
 
 def _places(mask: Mask) -> NDArray[np.intp] | slice:
@@ -188,18 +198,38 @@ def concatenate(tables: Sequence[SpanTable]) -> SpanTable:
     return joined_tables(iter(tables), sum(map(len, tables)))
 
 
-def joined_tables(tables: Iterator[SpanTable], count: int) -> SpanTable:
+def room_for(count: int) -> Columns:
+    """Return columns for so many spans; memory that is not written to yet costs nothing."""
+    return {column: np.empty(count, dtype=kind) for column, kind in COLUMN_TYPES.items()}
+
+
+def fill(room: Columns, tables: Sequence[SpanTable]) -> bool:
+    """Whether these tables, one behind the other, are what these columns hold."""
+    end = 0
+    for table in tables:
+        if not _is(table.begin_ns, room["begin_ns"][end:]):
+            return False
+        end += len(table)
+    return end == len(room["begin_ns"])
+
+
+def _is(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays begin at the same place in memory."""
+    return bool(one.__array_interface__["data"] == other.__array_interface__["data"])
+
+
+def joined_tables(tables: Iterator[SpanTable], count: int, room: Columns | None = None) -> SpanTable:
     """Join tables one after the other, each of which is needed no longer when the next one is asked for.
 
     Args:
         tables: As for `concatenate`.
         count: How many spans they have together.
+        room: Columns of so many spans to take; what lies in its place there already is not copied.
     """
     names: dict[str, int] = {}
     tensors: dict[str, int] = {"": 0}
     facts: dict[str, int] = {"": 0}
-    # Memory that is not written to yet costs nothing.
-    joined = {column: np.empty(count, dtype=kind) for column, kind in COLUMN_TYPES.items()}
+    joined = room_for(count) if room is None else room
     end = 0
     for table in tables:
         begin, end = end, end + len(table)
@@ -210,7 +240,10 @@ def joined_tables(tables: Iterator[SpanTable], count: int) -> SpanTable:
         }
         for column, place in joined.items():
             values = getattr(table, column)
-            place[begin:end] = maps[column][values] if column in maps and len(values) else values
+            if column in maps and np.any(maps[column] != np.arange(len(maps[column]))):
+                values = maps[column][values]
+            if not _is(values, place[begin:end]):
+                place[begin:end] = values
     assert end == count
     return SpanTable(**joined, names=tuple(names), tensors=tuple(tensors), fact_texts=tuple(facts))
 

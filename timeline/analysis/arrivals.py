@@ -118,7 +118,7 @@ def arrivals(trace: Trace) -> Arrivals:
 
 def last_ones(submits: Submits, errors: ClockErrors) -> LastOnes:
     """Find the last rank of each group that every rank of its process set submitted."""
-    order = np.lexsort((submits.rank, submits.at_ns, submits.group))
+    order = _by_group(submits)
     group, rank, at = submits.group[order], submits.rank[order], submits.at_ns[order]
     ends = np.flatnonzero(np.append(np.diff(group) != 0, True)) if len(group) else np.empty(0, dtype=np.int64)
     sizes = np.diff(np.concatenate(([-1], ends)))
@@ -132,6 +132,20 @@ def last_ones(submits: Submits, errors: ClockErrors) -> LastOnes:
         sure = (at[mine][:, None] - at[others] > errors.between(rank[mine][:, None], rank[others])).all(axis=1)
         last[sizes == size] = np.where(sure, rank[mine], -1)
     return LastOnes(last, at[ends], at[ends] - at[ends - 1], submits.tensor[order][ends], group[ends])
+
+
+def _by_group(submits: Submits) -> Ints:
+    """The order by group, moment and rank; where every rank is in every group, each group is sorted by itself."""
+    columns = (submits.rank, submits.at_ns, submits.group)
+    ranks = max(1, len(distinct(submits.rank)))
+    if len(submits.rank) % ranks:
+        return np.lexsort(columns)
+    rank, at, group = (column.reshape(-1, ranks) for column in columns)
+    in_order = not ((group[1:, 0] <= group[:-1, 0]).any() or (rank[:1, 1:] <= rank[:1, :-1]).any())
+    if not in_order or (rank != rank[:1]).any() or (group != group[:, :1]).any():
+        return np.lexsort(columns)
+    within = np.argsort(at, axis=1, kind="stable")
+    return (within + np.arange(0, len(submits.rank), ranks)[:, None]).ravel()
 
 
 def _sizes_of_sets(submits: Submits) -> Ints:
@@ -164,7 +178,11 @@ def _tensor_submits(trace: Trace) -> Submits:
 def _batch_submits(spans: SpanTable) -> Submits:
     """One submission per rank and batch: its last tensor's."""
     rows = np.flatnonzero(spans.in_stage(Stage.NEGOTIATE) & (spans.batch > 0))
-    rows = rows[np.argsort(-spans.begin_ns[rows], kind="stable")]
+    first, place = numbered_rows(spans.batch[rows], spans.rank[rows])
+    begin = spans.begin_ns[rows]
+    latest = begin[first]
+    np.maximum.at(latest, place, begin)
+    rows = rows[begin == latest[place]]
     return _first_of_each(spans.batch[rows], spans, rows)
 
 

@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from ringtune.timeline.analysis.intervals import length, union
+from ringtune.timeline.distinct import distinct
 from ringtune.timeline.spans import Mask, SpanTable
 from ringtune.timeline.vocabulary import KINDS, Stage
 
@@ -68,9 +69,9 @@ def traffic(spans: SpanTable, ranks: int, *, fastest: bool = True) -> tuple[Kind
     kind_of_name = np.array([places.get(kind_of(name), -1) for name in communicate.names], dtype=np.int64)
     kinds = kind_of_name[communicate.name]
     found = []
-    for place in sorted(set(kinds.tolist()) - {-1}):
+    for place in distinct(kinds[kinds >= 0]).tolist():
         kind, chosen = KINDS[place], communicate.take(kinds == place)
-        busy = sum(_busy(chosen, chosen.rank == rank) for rank in set(chosen.rank.tolist()))
+        busy = sum(_busy(chosen, chosen.rank == rank) for rank in distinct(chosen.rank))
         size, factor = int(chosen.bytes.sum()), bus_factor(kind, ranks)
         rate = size * factor / busy * 1e9 if busy and factor and size else None
         top = _fastest(chosen, factor) if fastest else None

@@ -116,8 +116,8 @@ def numbered(spans: SpanTable) -> SpanTable:
     Other tools do not number batches; equal ranks run equal collectives in equal order. A send is no collective.
     """
     between_two = np.array([_BETWEEN_TWO.search(name) is not None for name in spans.names], dtype=np.bool_)
-    where = np.flatnonzero(spans.in_stage(Stage.COMMUNICATE) & (spans.batch == 0))
-    where = where[~between_two[spans.name[where]]]
+    where = np.flatnonzero(spans.in_stage(Stage.COMMUNICATE))
+    where = where[(spans.batch[where] == 0) & ~between_two[spans.name[where]]]
     if not len(where) or np.any(spans.batch[spans.in_stage(Stage.COMMUNICATE)] > 0):
         return spans
     order = np.lexsort((spans.begin_ns[where], spans.name[where], spans.step[where], spans.rank[where]))
@@ -153,7 +153,9 @@ def batch_table(trace: Trace) -> BatchTable:
     members = _members(runs.process_sets()[first], begin != MISSING) & _there(trace, ids, ranks)
     awaited_peer, peer_wait_ns = _awaited_peers(spans, about, begin, members)
     (ready,) = _of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns")
-    (copied,) = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")  # one span where it is packed on a GPU
+    copied = ready
+    if (ready != MISSING).any():  # one span where it is packed on a GPU
+        (copied,) = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")
     return BatchTable(
         ids=ids,
         ranks=tuple(ranks.tolist()),
@@ -246,7 +248,8 @@ def _awaited_peers(
 def _places(spans: SpanTable, stage: Stage, about: tuple[Ints, Ints, tuple[int, int]]) -> tuple[Ints, Ints, Ints]:
     """Row and column in the table of batches of a stage's spans that have one, and which spans these are."""
     ids, ranks, _ = about
-    chosen = np.flatnonzero(spans.in_stage(stage) & (spans.batch > 0))
+    chosen = np.flatnonzero(spans.in_stage(stage))
+    chosen = chosen[spans.batch[chosen] > 0]
     if not len(ids) or not len(chosen):
         nowhere = np.empty(0, dtype=np.int64)
         return nowhere, nowhere, nowhere

@@ -41,7 +41,7 @@ def causality(trace: Trace) -> Causality:
         return Causality(0, 0, 0)
     whole = table.take(table.complete)
     needs_all = _needs_all(trace, whole.ids)
-    scheduled = np.isin(whole.ids, trace.spans.batch[trace.spans.fact("step_schedule", 0) == 1])
+    scheduled = np.isin(whole.ids, trace.spans.batch[trace.spans.says("step_schedule", 1)])
     gave = np.where(scheduled[:, None], whole.submit, whole.begin)
     early = np.zeros(len(whole.ids), dtype=np.int64)
     agreed = whole.negotiated & (whole.submit != MISSING).all(axis=1)
@@ -60,9 +60,7 @@ def causality(trace: Trace) -> Causality:
 def _needs_all(trace: Trace, ids: Ints) -> Mask:
     """Which of these batches are of a kind that needs every rank, and move anything at all."""
     spans = trace.spans
-    joining = np.zeros(len(spans), dtype=np.bool_)
-    for name in _JOINING:
-        joining |= spans.name_mask(name)
-    moves = (spans.bytes > 0) | spans.name_mask("RING_BARRIER")
-    found: Mask = np.isin(ids, distinct(spans.batch[joining & moves]))
+    joining = np.flatnonzero(spans.name_mask(*_JOINING))
+    moves = (spans.bytes[joining] > 0) | spans.name_mask("RING_BARRIER")[joining]
+    found: Mask = np.isin(ids, distinct(spans.batch[joining[moves]]))
     return found

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +92,7 @@ class CriticalPath:
     def to_json(self) -> dict[str, Any]:
         """Return plain data, stretches included."""
         found = asdict(replace(self, stretches=(), steps=()))
-        found["stretches"] = [stretch._asdict() for stretch in self.stretches]
+        found["stretches"] = [dict(zip(Stretch._fields, stretch, strict=True)) for stretch in self.stretches]
         return {**found, "steps": [dict(vars(step)) for step in self.steps]}
 
 
@@ -114,7 +115,9 @@ class _Walk:
                 "record with `ringtune run --timeline`, or give PyTorch's traces of all ranks"
             )
         self.start = min(int(index.steps.begin[0]) for index in self.ranks.values())
-        self.found: list[Stretch] = []
+        self.found: list[
+            tuple[str, int, int, int, int, int, str]
+        ] = []  # the collector of garbage does not follow these
         self.at = 0
         self.last, self.others = table.last_submits()
         self.late_from: int | None = None  # the others had submitted by then
@@ -138,10 +141,8 @@ class _Walk:
         begin = max(begin, self.start)
         if begin >= self.at:
             return
-        batch = self.cells.ids[row] if row is not None else 0
-        label = self.table.labels[self.cells.label[row]] if row is not None else ""
-        step, _ = self.ranks[rank].step_at(self.at)
-        self.found.append(Stretch(cause, rank, begin, self.at, step, batch, label))
+        batch, label = (self.cells.ids[row], self.cells.labels[row]) if row is not None else (0, "")
+        self.found.append((cause, rank, begin, self.at, self.ranks[rank].step_at(self.at)[0], batch, label))
         self.at = begin
 
     def _computed(self, rank: int, released: int) -> None:
@@ -259,12 +260,9 @@ class _Walk:
 
     def _busy_with(self, row: int, column: int, at_ns: int) -> int | None:
         """The last batch that a rank was through with before it began this one, if it was not at this moment."""
-        cells, index = self.cells, self.ranks.get(self.table.ranks[column])
-        if index is None or cells.begin[row, column] == MISSING:
-            return None
-        before = index.batch_done(cells.begin[row, column])
-        busy = before is not None and before != row and cells.done[before, column] > at_ns
-        return before if busy else None
+        index = self.ranks.get(self.table.ranks[column])
+        before = index.before[row] if index is not None else -1
+        return before if before >= 0 and before != row and self.cells.done[before, column] > at_ns else None
 
     def _queued_behind(self, rank: int, row: int) -> int | None:
         """Add copying in and queueing; return the batch that was in the way, None when none was."""
@@ -307,30 +305,30 @@ def critical_path(trace: Trace) -> CriticalPath:
     table = batch_table(trace)
     walk = _Walk(trace, table)
     walk.run()
-    stretches = tuple(reversed(walk.found))
-    length = sum(stretch.duration_ns for stretch in stretches)
+    stretches = tuple(map(partial(tuple.__new__, Stretch), reversed(walk.found)))
     by_step = _sums_by_step(stretches)
+    length = sum(sum(sums.values()) for sums in by_step.values())
     contributions = _contributions(list(by_step.values()), length)
     return CriticalPath(
         length_ns=length,
         stretches=stretches,
-        causes=_causes(contributions),
+        causes=_causes({(one.cause, one.rank): one.total_ns for one in contributions}),
         contributions=contributions,
         steps=tuple(_steps(by_step)),
         batches=_batches(stretches, bucket_names(trace)),
     )
 
 
-def _causes(contributions: Sequence[Contribution]) -> dict[str, int]:
-    """The sum of each cause that has any, in the order of `CAUSES`."""
-    sums = dict.fromkeys(CAUSES, 0)
-    for one in contributions:
-        sums[one.cause] += one.total_ns
-    return {cause: total for cause, total in sums.items() if total}
-
-
 _Sums = dict[tuple[str, int], int]
 """Nanoseconds of every cause on every rank."""
+
+
+def _causes(sums: _Sums) -> dict[str, int]:
+    """The sum of each cause that has any, in the order of `CAUSES`."""
+    found = dict.fromkeys(CAUSES, 0)
+    for (cause, _), total in sums.items():
+        found[cause] += total
+    return {cause: total for cause, total in found.items() if total}
 
 
 def _sums_by_step(stretches: Sequence[Stretch]) -> dict[int, _Sums]:
@@ -357,16 +355,15 @@ def _contributions(steps: Sequence[_Sums], length: int) -> tuple[Contribution, .
 
 def _steps(by_step: Mapping[int, _Sums]) -> Iterator[StepPath]:
     for step, sums in sorted(by_step.items()):
-        contributions = _contributions([sums], 1)
-        causes = _causes(contributions)
-        yield StepPath(step, sum(causes.values()), causes, contributions[0].cause, contributions[0].rank)
+        _, main = min((-total, key) for key, total in sums.items())
+        yield StepPath(step, sum(sums.values()), _causes(sums), *main)
 
 
 def _batches(stretches: Sequence[Stretch], buckets: Mapping[int, str]) -> tuple[tuple[str, int], ...]:
     of_label: dict[str, int] = {}
-    for stretch in stretches:
-        if stretch.cause == "transfer":
-            of_label[stretch.label] = of_label.get(stretch.label, 0) + stretch.duration_ns
+    for cause, _, begin, end, _, _, label in stretches:
+        if cause == "transfer":
+            of_label[label] = of_label.get(label, 0) + end - begin
     moved: dict[str, int] = {}
     for label, total in of_label.items():
         text = tensor_text(label, buckets)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtune.timeline.distinct import distinct
+from ringtune.timeline.distinct import distinct, distinct_numbers
 from ringtune.timeline.spans import SpanTable, Trace
 from ringtune.timeline.vocabulary import KNOBS, RING_PREFIX, Stage
 
@@ -30,8 +30,9 @@ class Fusion:
 def fusion(trace: Trace) -> Fusion | None:
     """Return how well tensors were fused; None when no batch was recorded."""
     spans = trace.spans
-    own = (spans.batch > 0) & ~spans.foreign()
-    batches = spans.take(spans.name_mask(RING_PREFIX + "ALLREDUCE") & spans.in_stage(Stage.COMMUNICATE) & own)
+    batches = spans.of_stage(Stage.COMMUNICATE)
+    own = (batches.batch > 0) & ~batches.foreign()
+    batches = batches.take(batches.name_mask(RING_PREFIX + "ALLREDUCE") & own)
     if not len(batches):
         return None
     rank = int(batches.rank.min())
@@ -53,8 +54,9 @@ def _tensors(spans: SpanTable, rank: int, batches: SpanTable) -> int:
     """Tensors in these batches: what was negotiated, queued or copied for each, whichever stage knows most."""
     most, mine = np.ones(len(batches), dtype=np.int64), spans.rank == rank
     for stage in (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN):
-        ids, counts = np.unique(spans.batch[mine & spans.in_stage(stage)], return_counts=True)
+        ids, number = distinct_numbers(spans.batch[mine & spans.in_stage(stage)])
         if len(ids):
+            counts = np.bincount(number)
             place = np.minimum(np.searchsorted(ids, batches.batch), len(ids) - 1)
             most = np.maximum(most, np.where(ids[place] == batches.batch, counts[place], 0))
     return int(most.sum())

@@ -31,7 +31,7 @@ def headline(trace: Trace, found: Stragglers | None = None, summary: Summary | N
     """
     if found is None:
         try:
-            found = stragglers(trace, largest=1, permuted=False)
+            found = stragglers(trace, largest=0, permuted=False)
         except RingtuneError:  # one rank alone, or a trace without batches
             found = None
     if found is not None and (found.verdicts or found.turns):

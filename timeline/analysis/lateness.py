@@ -118,14 +118,15 @@ def lateness_of_group(trace: Trace, table: BatchTable, clocks: ClockErrors, insi
     return found
 
 
-def of_batches(trace: Trace, table: BatchTable, incomplete: int) -> Evidence:
-    """Three moments of every batch that all its ranks ran."""
+def of_batches(trace: Trace, table: BatchTable, incomplete: int, *, tensors: bool = True) -> Evidence:
+    """Three moments of every batch that all its ranks ran, and who was last for each of their tensors if asked."""
+    none = np.empty(0, dtype=np.int64)
     late, carried = lateness_by_cause(trace, table, clock_errors(trace))
     return Evidence(
         ranks=table.ranks,
         late=late,
         carried=carried,
-        tensors=last_of_tensors(trace),
+        tensors=last_of_tensors(trace) if tensors else LastOnes(none, none, none, none, none),
         names=trace.spans.tensors,
         length_ns=int(table.done.max() - table.submit[table.members].min()),
         steps=len(distinct(table.step)),

@@ -75,17 +75,20 @@ class _Negotiated:
 
 def _negotiated(spans: SpanTable) -> _Negotiated:
     rows = np.flatnonzero(spans.in_stage(Stage.NEGOTIATE) & (spans.batch > 0))
-    rows = rows[spans.fact("step_schedule", 0, rows) != 1]
+    rows = rows[~spans.says("step_schedule", 1)[rows]]
     ranks = len(distinct(spans.rank[rows]))
     if ranks < 2:
         return _Negotiated(*[np.empty(0, dtype=np.int64)] * 4)
     _, key = numbered_rows(spans.batch[rows], spans.tensor[rows])
     everyone = np.bincount(key) == ranks
-    rows, key = rows[everyone[key]], key[everyone[key]]
+    if not everyone.all():
+        rows, key = rows[everyone[key]], key[everyone[key]]
     begin, end, rank = spans.begin_ns[rows], spans.end_ns[rows], spans.rank[rows].astype(np.int64)
-    order = np.argsort(begin, kind="stable")
+    submitted = np.full(len(everyone), -(2**62))
+    np.maximum.at(submitted, key, begin)
+    found = np.flatnonzero(begin == submitted[key])
     latest = np.zeros(len(everyone), dtype=np.int64)
-    latest[key[order]] = order  # of equal keys the last one stays: the latest submit
+    latest[key[found]] = found  # of equal keys the last one stays
     last = latest[key]
     waiting = np.clip(begin[last], begin, end) - begin
     return _Negotiated(rank, rank[last], waiting, end - begin - waiting)

@@ -17,7 +17,7 @@ import numpy as np
 from ringtune.timeline.analysis.intervals import difference, intersection, length, union, unions, zones
 from ringtune.timeline.analysis.late_waits import LateWaits
 from ringtune.timeline.analysis.staged import waiting
-from ringtune.timeline.distinct import distinct_numbers
+from ringtune.timeline.distinct import distinct, distinct_numbers
 from ringtune.timeline.spans import Ints, SpanTable
 from ringtune.timeline.vocabulary import Stage
 
@@ -61,11 +61,16 @@ def covered(spans: SpanTable, *stages: Stage) -> Ints:
 
 def stage_times(spans: SpanTable) -> Mapping[str, StageTime]:
     """Return the times of every stage that occurs, by label; the spans are of one rank."""
-    return next(iter(stage_times_of_ranks(spans).values()), {})
+    found = {}
+    for code in distinct(spans.stage).tolist():
+        chosen = np.flatnonzero(spans.stage == code)
+        begin, end = spans.begin_ns[chosen], spans.end_ns[chosen]
+        found[Stage(code).label] = StageTime(len(chosen), int((end - begin).sum()), length(union(begin, end)))
+    return found
 
 
 def stage_times_of_ranks(spans: SpanTable) -> dict[int, dict[str, StageTime]]:
-    """Return the times of every stage that occurs, by label, of every rank that has any."""
+    """Return the times of every stage that occurs, by label, of every rank that has any: of many ranks at once."""
     keys, group = distinct_numbers(spans.rank.astype(np.int64) * _STAGES + spans.stage)
     intervals, of = unions(group, spans.begin_ns, spans.end_ns)
     sums = np.zeros((2, len(keys)), dtype=np.int64)

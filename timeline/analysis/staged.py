@@ -70,7 +70,8 @@ class StagedTensors:
 
 def waiting(spans: SpanTable) -> SpanTable:
     """Return the spans in which ranks waited: callers; for tensors that went from GPU to GPU, streams."""
-    queued = spans.tensor[spans.in_stage(Stage.DEVICE_QUEUE) & (spans.batch > 0)]
+    rows = np.flatnonzero(spans.in_stage(Stage.DEVICE_QUEUE))
+    queued = spans.tensor[rows[spans.batch[rows] > 0]]
     if not len(queued):
         return spans.of_stage(Stage.WAIT)
     directly = np.isin(spans.tensor, distinct(queued))

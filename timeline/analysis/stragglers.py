@@ -123,7 +123,7 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
 
     Args:
         trace: Of all ranks.
-        largest: How many tensors and steps are listed.
+        largest: How many tensors and steps are listed; nobody looks for any where it is 0.
         permuted: Compute ``significance`` too, which takes most of the time; otherwise it is empty.
 
     Raises:
@@ -132,7 +132,10 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
     everything = batch_table(trace).with_data()
     table = everything.take(everything.whole)
     by_batches = len(table.ranks) > 1 and len(table.ids) > 0
-    evidence = of_batches(trace, table, len(everything.ids) - len(table.ids)) if by_batches else of_ticks(trace)
+    if by_batches:
+        evidence = of_batches(trace, table, len(everything.ids) - len(table.ids), tensors=largest > 0)
+    else:
+        evidence = of_ticks(trace)
     tests = {cause: _tests(late, len(evidence.ranks)) for cause, late in evidence.late.items()}
     hosts = {part.rank: part.host for part in trace.parts}
     ranks = [
@@ -153,7 +156,7 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
         ranks=tuple(ranks),
         hosts=tuple(_hosts(ranks)),
         tensors=tuple(_tensors(evidence.tensors, evidence.names, bucket_names(trace))[:largest]),
-        worst_steps=tuple(_worst(_steps(evidence.ranks, evidence.late))[:largest]),
+        worst_steps=tuple(_worst(_steps(evidence.ranks, evidence.late))[:largest]) if largest else (),
         significance={
             cause: _permutation_p(late, len(evidence.ranks)) for cause, late in evidence.late.items() if permuted
         },

@@ -220,7 +220,8 @@ def _where(trace: Trace, rank: int, steps: Ints, cost_ns: int, together: Sequenc
     """The range that took a rank longer than ranks not late with it in these steps, by at least half of the cost."""
     spans = trace.spans
     ranges = spans.in_stage(Stage.RANGE) if spans.in_stage(Stage.RANGE).any() else spans.in_stage(Stage.OTHER)
-    chosen = spans.take(ranges & np.isin(spans.step, steps))
+    rows = np.flatnonzero(ranges)
+    chosen = spans.take(rows[np.isin(spans.step[rows], steps)])
     names, place = distinct_numbers(chosen.name)
     ranks = np.array(trace.ranks)
     cell = place * len(ranks) + np.searchsorted(ranks, chosen.rank)

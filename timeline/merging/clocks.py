@@ -240,7 +240,9 @@ def align(trace: Trace, offset: HostOffset, last_ns: int | None = None) -> Trace
     error up to the end of its last span (``last_ns`` where the trace holds only the first one).
     """
     spans = trace.spans
-    begin, end = spans.begin_ns + offset(spans.begin_ns), spans.end_ns + offset(spans.end_ns)
+    begin, end = spans.begin_ns, spans.end_ns
+    if offset.offset_ns.any():  # ranks of rank 0's host are on its clock
+        begin, end = begin + offset(begin), end + offset(end)
     instants = tuple(replace(found, at_ns=found.at_ns + offset.at(found.at_ns)) for found in trace.instants)
     first = int(spans.begin_ns.min()) if len(spans) else trace.parts[0].monotonic_ns
     last = int(spans.end_ns.max(initial=first)) if last_ns is None else last_ns

@@ -1,7 +1,7 @@
 """Merging: the parts of all ranks on one clock in one file that Perfetto and the analyses read.
 
 ``merge`` is independent of the order of its inputs: equal parts give equal bytes. Memory holds the columns of all
-spans, about 65 bytes a span, and those of one part more.
+spans, about 65 bytes a span, and those of one part more where one is torn or packed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from ringtune import layout
@@ -20,7 +21,8 @@ from ringtune.timeline.merging.merged_file import write_merged
 from ringtune.timeline.merging.parts import in_order, joinable, missing_ranks, one_part_a_rank, part_files
 from ringtune.timeline.merging.report import MergeReport
 from ringtune.timeline.reading import reader
-from ringtune.timeline.spans import SpanTable, Trace, empty_table, joined_tables
+from ringtune.timeline.reading.part_reader import recorded_spans
+from ringtune.timeline.spans import Columns, SpanTable, Trace, empty_table, fill, joined_tables, room_for
 
 PathLike = str | os.PathLike[str]
 
@@ -44,10 +46,13 @@ def merge(parts: Iterable[PathLike], output: PathLike, threads: int = 1) -> Merg
     paths = sorted({path.resolve() for part in parts for path in _files_of(Path(part))})
     if not paths:
         raise RingtuneError("nothing to merge: no parts given; name a run folder or its timeline/rank-*.spans files")
-    traces, problems = _read_parts(paths, threads)
+    read, unread, room = read_whole(paths, threads)
+    traces, unusable = joinable(read)
+    read.clear()  # so that memory is free as soon as a part's columns are taken over
+    problems = sorted(unread + unusable)
     if not traces:
         raise RingtuneError(f"nothing to merge: {problems[0]}")
-    joined = join_and_empty(traces)
+    joined = join_and_empty(traces, room=room)
     target = Path(output)
     write_merged(target, joined, problems=problems, missing=missing_ranks(joined))
     return MergeReport(target, len(joined.spans), joined.parts, missing_ranks(joined), tuple(problems))
@@ -73,28 +78,30 @@ def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:
     return merge(parts, output if output is not None else layout.timeline_file(folder))
 
 
-def read_whole(paths: Sequence[Path], threads: int = 1) -> tuple[list[Trace], list[str]]:
-    """Read files that are joined, by so many threads; the sentences are about those that cannot be read."""
+def read_whole(paths: Sequence[Path], threads: int = 1) -> tuple[list[Trace], list[str], Columns]:
+    """Read files that are joined, by so many threads; the sentences are about those that cannot be read.
+
+    Where all are whole parts, their spans lie next to each other in these columns, so that joining copies nothing.
+    """
+    counts = list(map(recorded_spans, paths))
+    # Where one is not known all are copied, each part's memory becoming free as soon as it has been.
+    ends = list(accumulate(counts if all(counts) else [0] * len(counts), initial=0))
+    room = room_for(ends[-1])
+    parts = [{column: values[begin:end] for column, values in room.items()} for begin, end in pairwise(ends)]
     if threads > 1:
         # Numpy lets go of the interpreter while it works on whole columns.
         with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(_read_or_problem, paths))
+            found = list(pool.map(_read_or_problem, paths, parts))
     else:
-        found = list(map(_read_or_problem, paths))
-    return [one for one in found if isinstance(one, Trace)], [one for one in found if isinstance(one, str)]
+        found = list(map(_read_or_problem, paths, parts))
+    return [one for one in found if isinstance(one, Trace)], [one for one in found if isinstance(one, str)], room
 
 
-def _read_or_problem(path: Path) -> Trace | str:
+def _read_or_problem(path: Path, room: Columns) -> Trace | str:
     try:
-        return reader.read(path)
+        return reader.read(path, room)
     except TraceIoError as error:
         return str(error)
-
-
-def _read_parts(paths: Sequence[Path], threads: int) -> tuple[list[Trace], list[str]]:
-    traces, problems = read_whole(paths, threads)
-    usable, unusable = joinable(traces)
-    return usable, sorted(problems + unusable)
 
 
 def join(traces: Sequence[Trace], offsets: Sequence[HostOffset] | None = None) -> Trace:
@@ -110,10 +117,17 @@ def join(traces: Sequence[Trace], offsets: Sequence[HostOffset] | None = None) -
     return join_and_empty(list(traces), offsets)
 
 
-def join_and_empty(traces: list[Trace], offsets: Sequence[HostOffset] | None = None) -> Trace:
-    """As `join`; the list is empty afterwards, so that the memory of each trace is free once it has been taken over."""
+def join_and_empty(
+    traces: list[Trace], offsets: Sequence[HostOffset] | None = None, room: Columns | None = None
+) -> Trace:
+    """As `join`; the list is empty afterwards, so that the memory of each trace is free once it has been taken over.
+
+    Where all spans lie in ``room`` in the order of the traces, they stay there, and nobody else may use them any more.
+    """
     ordered = in_order(traces)
     traces.clear()
+    if room is not None and not fill(room, [trace.spans for trace in ordered]):
+        room = None
     found = placements(ordered) if offsets is None else offsets
     count, skipped = len(ordered), sum(trace.skipped for trace in ordered)
     abouts: list[Trace] = []
@@ -125,7 +139,7 @@ def join_and_empty(traces: list[Trace], offsets: Sequence[HostOffset] | None = N
             yield trace.spans
             del trace
 
-    spans = numbered(joined_tables(aligned(), sum(len(trace.spans) for trace in ordered)))
+    spans = numbered(joined_tables(aligned(), sum(len(trace.spans) for trace in ordered), room))
     assert len(abouts) == count
     instants = sorted(
         (instant for trace in abouts for instant in trace.instants), key=lambda found: (found.at_ns, found.rank)

@@ -17,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from ringtune.layout import current_keys
-from ringtune.timeline.spans import COLUMN_TYPES, UNKNOWN, Codes, Ints, SpanTable
+from ringtune.timeline.spans import COLUMN_TYPES, UNKNOWN, Codes, Columns, Ints, SpanTable
 from ringtune.timeline.vocabulary import FACTS, STAGE_OF_LABEL, Stage
 
 Event = Mapping[str, Any]
@@ -32,12 +32,16 @@ ODD = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 class SpanBuilder:
     """Collects spans into columns.
 
+    Args:
+        room: Columns to write to as far as they reach, where it is known how many spans come; `take` gives these.
+
     Attributes:
         skipped: Spans left out because they made no sense.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: Columns | None = None) -> None:
         self.skipped = 0
+        self._room, self._end = room, 0
         self._names: defaultdict[str, int] = defaultdict()
         self._names.default_factory = self._names.__len__
         self._tensors: defaultdict[str, int] = defaultdict()
@@ -65,7 +69,8 @@ class SpanBuilder:
 
     def take(self) -> SpanTable:
         """Return what was collected since the last time; texts keep their codes, and there may be more of them."""
-        blocks, self._blocks = self._blocks, []
+        written = [] if self._room is None else [{column: values[: self._end] for column, values in self._room.items()}]
+        blocks, self._blocks, self._room = written + self._blocks, [], None
         # Column by column out of the blocks: all of them twice would be too much memory.
         return self._joined(lambda column: [block.pop(column) for block in blocks])
 
@@ -74,7 +79,7 @@ class SpanBuilder:
         return self._joined(lambda column: [block[column] for block in self._blocks])
 
     def _joined(self, parts_of: Callable[[str], list[NDArray[Any]]]) -> SpanTable:
-        joined = {name: np.concatenate([np.empty(0, kind), *parts_of(name)]) for name, kind in COLUMN_TYPES.items()}
+        joined = {name: _one_array(parts_of(name), kind) for name, kind in COLUMN_TYPES.items()}
         return SpanTable(
             **joined,
             names=self._texts("names", self._names, str),
@@ -140,7 +145,17 @@ class SpanBuilder:
         if backwards.any():
             self.skipped += int(backwards.sum())
             block = {column: values[~backwards] for column, values in block.items()}
-        self._blocks.append(block)
+        begin, end = self._end, self._end + len(block["begin_ns"])
+        if self._room is None or self._blocks or end > len(self._room["begin_ns"]):
+            self._blocks.append(block)
+            return
+        self._end = end
+        for column, place in self._room.items():
+            place[begin:end] = block[column]
+
+
+def _one_array(parts: Sequence[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, kind), *parts])
 
 
 _NO_FACTS = (None,) * len(FACTS)

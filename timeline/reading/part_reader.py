@@ -18,15 +18,17 @@ import numpy as np
 from ringtune.errors import TraceIoError
 from ringtune.timeline.reading.columns import SpanBuilder
 from ringtune.timeline.reading.decoding import RecordDecoder
-from ringtune.timeline.reading.part_layout import HEADER, MAGIC, PART_FORMAT, RECORD
+from ringtune.timeline.reading.part_layout import END, HEADER, MAGIC, PART_FORMAT, RECORD, WORD_BYTES
 from ringtune.timeline.reading.stream import GZIP
-from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace
+from ringtune.timeline.spans import Columns, Instant, PartInfo, SpanTable, Trace
 
 SUFFIXES = (".spans", ".spans.gz")
 
-BLOCK_RECORDS = 1 << 16
-"""Records that are read at once: few enough for the cache of a processor."""
+BLOCK_RECORDS = 1 << 15
+"""Records that are read at once: few enough for the cache of a processor, and for malloc to use memory again."""
 _UNPACK_GZIP = 31
+_MOST_SPANS_A_RECORD = 2 * WORD_BYTES // 4
+"""Of a batch: a word of numbers says when each of so many tensors was negotiated and queued."""
 
 
 def is_part(path: Path) -> bool:
@@ -50,6 +52,21 @@ def declared_size(path: Path) -> int:
     return int(np.frombuffer(start, HEADER, 1)["size"][0])
 
 
+def recorded_spans(path: Path) -> int:
+    """Return how many spans a part that is not packed says at its end; 0 where that cannot be true, or be read."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END) - HEADER.itemsize
+            if size < RECORD.itemsize or size % RECORD.itemsize or not is_part(path):
+                return 0
+            file.seek(-RECORD.itemsize, os.SEEK_END)
+            last = np.frombuffer(file.read(RECORD.itemsize), RECORD)[0]
+    except (OSError, ValueError):  # reading all of it says why
+        return 0
+    count = int(last["begin_ns"]) if last["stage"] == END else 0
+    return count if 0 < count <= _MOST_SPANS_A_RECORD * (size // RECORD.itemsize) else 0
+
+
 def _start(path: Path) -> bytes:
     """The first bytes of a file, unpacked."""
     with open(path, "rb") as file:
@@ -62,13 +79,13 @@ def _start(path: Path) -> bytes:
         return b""
 
 
-def read_part(path: Path) -> Trace:
-    """Read a part; what is torn at its end is left out.
+def read_part(path: Path, room: Columns | None = None) -> Trace:
+    """Read a part, into these columns as far as they reach; what is torn at its end is left out.
 
     Raises:
         TraceIoError: It cannot be read, or its begin makes no sense.
     """
-    reader = PartReader(path, SpanBuilder())
+    reader = PartReader(path, SpanBuilder(room))
     try:
         reader.read(last=True)
     except OSError as error:
