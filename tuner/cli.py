@@ -88,6 +88,9 @@ def tune(command: tuple[str, ...], **values: Any) -> int:
 
     The job trains as always and ends as always; the setting that a fresh comparison confirms stays for the rest of
     it. Ctrl-C ends the job and keeps what was learned.
+
+    DDP's static_graph promises that each step uses the same parameters: --restarts tries it only with
+    --try RINGTUNE_DDP_STATIC_GRAPH=1.
     """  # noqa: D301 (\b is click's mark for text that is not to be wrapped)
     run_dir: Path = values["run_dir"] or runfolder.planned_folder(run_name(command) if command else "tune")
     job = LaunchOptions(
