@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ringtune.errors import UsageError
-from ringtune.timeline.vocabulary import FOREIGN_BATCHES
+from ringtune.timeline.vocabulary import FOREIGN_BATCHES, MESSAGES
 
 _RATE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtMGT]?)(B|bit|b)(?:/s|ps)?\s*$")
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -123,9 +123,11 @@ def batch_text(batch: int, tensor: str = "") -> str:
     """Return a batch's number as people read it: as counted in its group or its step schedule.
 
     Args:
-        batch: The number.
+        batch: The number, of a batch or of a message.
         tensor: Name of a tensor of it, which begins with the label of its group; the number knows only a part of that.
     """
+    if batch < 0:  # it begins anywhere
+        return str(batch - MESSAGES.start)
     if batch >> 32:  # a hash of another tool's group, and the number within it
         return str(batch & (1 << 28) - 1)
     if batch >= FOREIGN_BATCHES.stop:
@@ -138,6 +140,11 @@ def batch_text(batch: int, tensor: str = "") -> str:
         scheduled = ", step schedule" if batch & 1 << 19 else ""
         return f"{batch & 0x7FFFF} ({_group_of(tensor)}{scheduled})"
     return str(batch)
+
+
+def numbered_text(batch: int, tensor: str = "") -> str:
+    """Return the same with what it is: ``batch 7`` or ``message 7``."""
+    return f"{'message' if batch < 0 else 'batch'} {batch_text(batch, tensor)}"
 
 
 def _group_of(tensor: str) -> str:
