@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ringtune.errors import UsageError
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES, MESSAGES
@@ -89,6 +89,12 @@ def ranks_text(ranks: Iterable[int]) -> str:
             stretches.append([rank])
     words = [[f"{some[0]}-{some[-1]}"] if len(some) > 2 else [str(rank) for rank in some] for some in stretches]
     return ", ".join(word for stretch in words for word in stretch)
+
+
+def torn_text(ranks: Sequence[int]) -> str:
+    """Return the sentence about parts that end early."""
+    s, ends = ("", "ends") if len(ranks) == 1 else ("s", "end")
+    return f"the part{s} of rank{s} {ranks_text(ranks)} {ends} early (killed, or still recording)"
 
 
 _BYTES = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2, "float32": 4,
