@@ -173,7 +173,8 @@ def closing_words(records: Sequence[Record], run: Path) -> list[str]:
     if not records:
         return [
             "ringtune tune: nothing was tuned: no training session with two or more ranks reached its first trial. "
-            "Does the script call init(), and optimizer.step() of a DistributedOptimizer often enough?"
+            "Does the script call init(), and optimizer.step() of a DistributedOptimizer often enough? One that knows "
+            "nothing of ringtune (DDP, FSDP2) is tuned with --restarts."
         ]
     trials = [record for record in records if isinstance(record, TrialRecord) and record.source != "confirm"]
     if result is None:
