@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ringtune.errors import RingtuneError
 from ringtune.timeline.analysis.messages import messages
+from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.inputs import load
 from ringtune.timeline.vocabulary import MESSAGES, Stage
 from tests.launch.test_record import BIN, read, run
@@ -147,7 +149,11 @@ def test_every_receive_of_random_schedules_belongs_to_its_send(ranks: int, backe
 def test_the_late_stage_of_a_pipeline_is_named(tmp_path: Path) -> None:
     done = run(tmp_path, PIPELINE, launcher(3))
     assert done.returncode == 0, done.stderr
-    waits = {(one["rank"], one["peer"]): one for one in read(tmp_path, "summary")["peer_waits"]}
+    summary = read(tmp_path, "summary")
+    assert not summary["knobs_versions"], "another library carried everything"
+    waits = {(one["rank"], one["peer"]): one for one in summary["peer_waits"]}
     late = max(waits.values(), key=lambda one: one["total_ns"])
     assert late["peer"] == 1 and waits[2, 1]["total_ns"] > STEPS * SLOW_S * 1e9 / 2, waits
     assert waits[2, 1]["longest_ns"] > SLOW_S * 1e9 / 2
+    with pytest.raises(RingtuneError, match="rank [02] waited for rank 1, .* timeline summary"):
+        stragglers(load(tmp_path / "trace.json"))

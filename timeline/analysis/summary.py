@@ -319,10 +319,11 @@ def _rank_summary(trace: Trace, rank: int, late: LateWaits) -> RankSummary:
 def _knobs_versions(trace: Trace) -> tuple[KnobsVersion, ...]:
     """Versions of the knobs: those that an instant names (the lowest rank's counts) and those that spans ran under.
 
-    None where another library carried every batch: knobs had no effect on it.
+    None where another library carried every batch, or all were messages: knobs had no effect on them.
     """
-    batches = trace.spans.take(trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch > 0))
-    if len(batches) and batches.foreign().all():
+    moving = trace.spans.take(trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch != 0))
+    batches = moving.take(moving.batch > 0)
+    if len(moving) and batches.foreign().all():
         return ()
     named: dict[int, Mapping[str, Any]] = {}
     for instant in sorted(trace.instants_named(KNOBS), key=lambda found: found.rank):
