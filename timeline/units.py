@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ringtune.errors import UsageError
-from ringtune.timeline.vocabulary import FOREIGN_BATCHES
+from ringtune.timeline.vocabulary import FOREIGN_BATCHES, MESSAGES
 
 _RATE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtMGT]?)(B|bit|b)(?:/s|ps)?\s*$")
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -91,6 +91,12 @@ def ranks_text(ranks: Iterable[int]) -> str:
     return ", ".join(word for stretch in words for word in stretch)
 
 
+def torn_text(ranks: Sequence[int]) -> str:
+    """Return the sentence about parts that end early."""
+    s, ends = ("", "ends") if len(ranks) == 1 else ("s", "end")
+    return f"the part{s} of rank{s} {ranks_text(ranks)} {ends} early (killed, or still recording)"
+
+
 _BYTES = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2, "float32": 4,
           "float64": 8, "bool": 1, "uint16": 2, "uint32": 4, "uint64": 8, "complex64": 8, "complex128": 16}  # fmt: skip
 """Of an element, by dtype; in the order of the runtime's numbers of dtypes."""
@@ -123,9 +129,11 @@ def batch_text(batch: int, tensor: str = "") -> str:
     """Return a batch's number as people read it: as counted in its group or its step schedule.
 
     Args:
-        batch: The number.
+        batch: The number, of a batch or of a message.
         tensor: Name of a tensor of it, which begins with the label of its group; the number knows only a part of that.
     """
+    if batch < 0:  # it begins anywhere
+        return str(batch - MESSAGES.start)
     if batch >> 32:  # a hash of another tool's group, and the number within it
         return str(batch & (1 << 28) - 1)
     if batch >= FOREIGN_BATCHES.stop:
@@ -138,6 +146,11 @@ def batch_text(batch: int, tensor: str = "") -> str:
         scheduled = ", step schedule" if batch & 1 << 19 else ""
         return f"{batch & 0x7FFFF} ({_group_of(tensor)}{scheduled})"
     return str(batch)
+
+
+def numbered_text(batch: int, tensor: str = "") -> str:
+    """Return the same with what it is: ``batch 7`` or ``message 7``."""
+    return f"{'message' if batch < 0 else 'batch'} {batch_text(batch, tensor)}"
 
 
 def _group_of(tensor: str) -> str:

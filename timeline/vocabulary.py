@@ -15,9 +15,8 @@ from ringtune.knobs import TABLE, Row
 FORMAT = 1
 """Version of the part's and the merged file's format."""
 
-FLOW_CATEGORY = "batch"
-"""Category of the arrows between the ranks of a batch."""
-
+FLOW_CATEGORY, MESSAGE_CATEGORY = "batch", "message"
+"""Categories of the arrows between the ranks of a batch, and from a send to its receive."""
 
 GROUP_BATCHES = 1 << 29
 """From here on batches of groups have their numbers."""
@@ -27,6 +26,9 @@ FOREIGN_BATCHES = range(1 << 30, 1 << 31)
 
 Ringtune's own have those below, groups beside the world from 2^29 on, and batches of step schedules those above.
 """
+
+MESSAGES = range(-(1 << 30), 0)
+"""Numbers in the place of a batch's of a send and its receive, which are no batch of a group; in parts as 32 bits."""
 
 
 class Stage(IntEnum):
@@ -128,7 +130,6 @@ END_EVENT = "ringtune_end"
 TENSORS_EVENT = "ringtune_tensors"
 """A list of tensors, by number: the negotiation of a whole batch is one event that names such a list, and so are its
 copies into and out of the fusion buffer."""
-
 
 GROUP_ARGUMENTS = ("tensors", "submitted", "queued_ns", "copied")
 """In place of tensor and bytes where one event of a part stands for all tensors of a batch
@@ -328,7 +329,7 @@ ARGUMENT_WORDS = (
         "bytes",
         "payload of this rank's tensor; of a `communicate` span: of the batch, for an allgather of all ranks",
     ),
-    ArgumentWord("batch", "number", "fused batch, equal on all ranks; left out when 0 (none, or not known)"),
+    ArgumentWord("batch", "number", "fused batch, equal on all its ranks; below 0: a message; left out when 0 (none)"),
     ArgumentWord(
         "step", "number", "optimizer step of the record; of a range or another library's collective that of its begin"
     ),

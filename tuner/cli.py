@@ -88,6 +88,9 @@ def tune(command: tuple[str, ...], **values: Any) -> int:
 
     The job trains as always and ends as always; the setting that a fresh comparison confirms stays for the rest of
     it. Ctrl-C ends the job and keeps what was learned.
+
+    DDP's static_graph promises that each step uses the same parameters: --restarts tries it only with
+    --try RINGTUNE_DDP_STATIC_GRAPH=1.
     """  # noqa: D301 (\b is click's mark for text that is not to be wrapped)
     run_dir: Path = values["run_dir"] or runfolder.planned_folder(run_name(command) if command else "tune")
     job = LaunchOptions(
@@ -170,7 +173,8 @@ def closing_words(records: Sequence[Record], run: Path) -> list[str]:
     if not records:
         return [
             "ringtune tune: nothing was tuned: no training session with two or more ranks reached its first trial. "
-            "Does the script call init(), and optimizer.step() of a DistributedOptimizer often enough?"
+            "Does the script call init(), and optimizer.step() of a DistributedOptimizer often enough? One that knows "
+            "nothing of ringtune (DDP, FSDP2) is tuned with --restarts."
         ]
     trials = [record for record in records if isinstance(record, TrialRecord) and record.source != "confirm"]
     if result is None:

@@ -98,9 +98,11 @@ def sentence(record: Record) -> str:
         known = f"; stored: {several(record.stored_trials, 'trial')} of this job" if record.stored_trials else ""
         pinned = f"; {not_searched(record)}" if record.not_searched else ""
         what = ", ".join(map(_label, record.searched)) or "nothing"
+        with_restarts = any(name.isupper() for name in record.searched)  # variables of the environment, no knobs
+        default = variables({}) if with_restarts else describe(record.default)
         return (
             f"searching {what} on {record.world} ranks, at most {record.max_trials} trials of "
-            f"{record.steps_per_trial} steps; default: {describe(record.default)}{known}{pinned}"
+            f"{record.steps_per_trial} steps; default: {default}{known}{pinned}"
         )
     if isinstance(record, TrialRecord):
         left = ", left early" if record.state == "stopped-early" else ""

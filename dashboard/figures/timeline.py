@@ -21,7 +21,7 @@ from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS, PATH_PLACE
 from ringtune.dashboard.theme import FAMILIES, PHASES, Scheme
 from ringtune.dashboard.units import duration, markup, size
 from ringtune.timeline.spans import Instant, Ints
-from ringtune.timeline.units import batch_text
+from ringtune.timeline.units import numbered_text
 from ringtune.timeline.vocabulary import STAGE_OF_LABEL
 
 LANE_PIXELS = 21
@@ -247,7 +247,7 @@ def _span_hover(index: TimelineIndex, span: int, lane: Lane, phase: theme.Phase)
             f" at {size(volume * 1e9 / (end - begin))}/s" if end > begin and lane.stage.label == "communicate" else ""
         )
         facts.append(f"{size(volume)}{rate}")
-    facts += [f"batch {batch_text(int(spans.batch[span]), tensor)}"] if spans.batch[span] > 0 else []
+    facts += [numbered_text(int(spans.batch[span]), tensor)] if spans.batch[span] else []
     facts += [f"step {int(spans.step[span])}"] if spans.step[span] >= 0 else []
     facts.append(f"knobs version {int(spans.knobs_version[span])}")
     return "<br>".join([*lines, " · ".join(facts)])

@@ -13,7 +13,7 @@ from ringtune.dashboard.data.timeline.path import PathTable
 from ringtune.dashboard.theme import PHASES, Scheme
 from ringtune.dashboard.units import duration
 from ringtune.timeline.analysis.critical_path import CAUSES
-from ringtune.timeline.units import batch_text
+from ringtune.timeline.units import numbered_text
 from ringtune.timeline.vocabulary import Stage
 
 NS_PER_AXIS = 1e6
@@ -77,7 +77,7 @@ def _path_hover(path: PathTable, n: int, exact: bool) -> str:
     words = WORDS[CAUSES[int(path.cause[n])]][0]
     begin, end, batch = int(path.begin_ns[n]), int(path.end_ns[n]), int(path.batch[n])
     facts = [f"step {int(path.step[n])}"] if path.step[n] >= 0 else []
-    facts += [f"batch {batch_text(batch)}"] if batch > 0 else []
+    facts += [numbered_text(batch)] if batch > 0 else []
     amount = f"{duration(end - begin)}" if exact else f"most of {duration(end - begin)}; zoom in to see each"
     return f"<b>critical path</b> · rank {int(path.rank[n])}<br>{words}<br>{amount}<br>{' · '.join(facts)}"
 
@@ -117,7 +117,7 @@ def draw_followed(figure: go.Figure, followed: Followed, places: Places, scheme:
         x += [*(getattr(one, moment) / NS_PER_AXIS for one, _ in rows), None]
         y += [*(place for _, place in rows), None]
     line = {"color": color, "width": 1.2, "dash": "dot"}
-    called = f"batch {batch_text(followed.batch, followed.label)}"
+    called = numbered_text(followed.batch, followed.label)
     figure.add_trace(go.Scatter(x=x, y=y, mode="lines", name=called, line=line, hoverinfo="skip"))
     asked = [
         (one.submit_ns / NS_PER_AXIS, places[one.rank, Stage.NEGOTIATE], one.rank)

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from ringtune.dashboard.components import table
 from ringtune.dashboard.data.timeline.collective import Followed, RankBatch
 from ringtune.dashboard.units import duration, plain, size
-from ringtune.timeline.units import batch_text
+from ringtune.timeline.units import numbered_text
 
 
 def followed_card(found: Followed | None) -> list[Any]:
@@ -20,7 +20,8 @@ def followed_card(found: Followed | None) -> list[Any]:
     rows = [_row(one, origin, found.last_rank) for one in found.ranks]
     head = ("Rank", "Submitted", "Agreed", "Began", "Ended", "Done", "")
     facts = [plain(found.label, 80), size(found.bytes), f"step {found.step}" if found.step >= 0 else ""]
-    title = f"Batch {batch_text(found.batch, found.label)} on {len(found.ranks)} ranks"
+    called = numbered_text(found.batch, found.label)
+    title = f"{called[:1].upper()}{called[1:]} on {len(found.ranks)} ranks"
     close = dmc.Button("Close", id="timeline-unfollow", variant="subtle", size="compact-sm")
     words = dmc.Text(" · ".join(one for one in facts if one), size="sm", c="dimmed")
     top = dmc.Group([dmc.Title(title, order=4, className="rt-card-title"), words, close], gap="sm")

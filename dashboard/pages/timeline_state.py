@@ -38,7 +38,7 @@ def asked(route: Route) -> dict[str, Any]:
     """Return the state that an address asks for."""
     begin, end, batch = route.number("from"), route.number("to"), route.number("batch")
     window = [begin * NS_PER_AXIS, end * NS_PER_AXIS] if begin is not None and end is not None and begin < end else None
-    return {"window": window, "revision": 0, "batch": int(batch) if batch is not None and batch > 0 else 0}
+    return {"window": window, "revision": 0, "batch": int(batch or 0)}
 
 
 def dragged(event: dict[str, Any] | None) -> Window | str | None:
@@ -74,10 +74,10 @@ def centred(index: TimelineIndex, event: dict[str, Any] | None, held: Window | N
 
 
 def clicked_batch(event: dict[str, Any] | None) -> int:
-    """Return the batch of the span that was clicked; 0 where there is none."""
+    """Return the batch or message of the span that was clicked; 0 where there is none."""
     points = (event or {}).get("points") or [{}]
     batch = points[0].get("customdata")
-    return int(batch) if isinstance(batch, (int, float)) and batch > 0 else 0
+    return int(batch) if isinstance(batch, (int, float)) else 0
 
 
 def next_window(index: TimelineIndex, trigger: str | None, controls: Controls) -> tuple[Window | None, bool]:

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "base/dtype.h"
+#include "trace/tracer.h"
 
 namespace ringtune {
 namespace {
@@ -59,6 +60,10 @@ constexpr std::string_view event_name(Stage stage) {
       break;  // no events
   }
   return "UNKNOWN";
+}
+
+constexpr std::int64_t signed_number(std::uint32_t batch) {
+  return batch >= kMessages ? std::int64_t{static_cast<std::int32_t>(batch)} : std::int64_t{batch};
 }
 
 constexpr bool counts_speed(const Span& span) { return span.kind == static_cast<std::uint8_t>(Count::kBusBandwidth); }
@@ -155,7 +160,7 @@ void append_facts(std::string& out, const Span& span) {
 void append_place(std::string& out, const Span& span) {
   if (span.batch_id != 0) {
     out += "\"batch\":";
-    append_number(out, span.batch_id);
+    append_number(out, signed_number(span.batch_id));
     out += ',';
   }
   out += "\"step\":";

@@ -35,6 +35,8 @@ struct TraceGroup {
 inline constexpr std::uint32_t kGroupBatches = 1U << 29;
 /// The bit in the numbers of a step schedule's batches.
 inline constexpr std::uint32_t kScheduleBatches = 1U << 31;
+/// In the place of a batch's number, from here on: those of messages, which are negative as signed numbers.
+inline constexpr std::uint32_t kMessages = 3U << 30;
 
 /// Thread-safe; owns the rings, the writer thread and, while recording, the sink. `record` never blocks and never
 /// allocates after the thread's first call. A sink that throws loses what it held and is tried again: the reason is

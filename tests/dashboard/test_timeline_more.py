@@ -17,6 +17,7 @@ from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.figures import timeline as figures
 from ringtune.dashboard.figures.timeline_minimap import MAP_PIXELS, minimap
 from ringtune.dashboard.pages import timeline_state as state
+from ringtune.dashboard.pages.timeline_batch import followed_card
 from ringtune.dashboard.routes import parse
 from ringtune.timeline.analysis.critical_path import CAUSES, critical_path
 from ringtune.timeline.inputs import load
@@ -83,6 +84,21 @@ def test_a_batch_is_followed_across_ranks(index: TimelineIndex) -> None:
         assert one.done_ns - one.end_ns == 2 * PLAN.copy_ns
     assert follow(index, 0) is None
     assert follow(index, 10_000) is None
+
+
+def test_a_click_on_a_message_shows_it_on_both_ranks() -> None:
+    spans = table([(10, 90), (40, 90)])
+    index = built(replace(spans, rank=np.array([2, 0], dtype=np.int32), batch=np.array([-7, -7])))
+    asked = state.clicked_batch({"points": [{"customdata": -7}]})
+    found = follow(index, asked)
+    assert asked == state.asked(parse("/x", "?batch=-7"))["batch"] == -7 and found is not None
+    assert [(one.rank, one.begin_ns) for one in found.ranks] == [(0, 40), (2, 10)]
+    card = str(followed_card(found))
+    assert "Message " in card and "on 2 ranks" in card
+    figure = figures.timeline(index, index.view(Query()), "light", figures.Extras(followed=found))
+    bars = next(one for one in figure.data if one.name == "Communicate")
+    assert set(bars.customdata) == {-7} and all("message " in text for text in bars.hovertext)
+    assert len([shape for shape in figure.layout.shapes if shape.type == "rect"]) == 2
 
 
 def test_the_minimap_says_how_much_of_the_time_was_spent(index: TimelineIndex) -> None:
@@ -169,7 +185,7 @@ def test_events_of_the_figures_move_the_window(index: TimelineIndex) -> None:
     assert after("timeline-fit.n_clicks", None) == (None, True)
     assert after("", None) == (held, False)
     assert state.clicked_batch({"points": [{"customdata": 7}]}) == 7
-    for nothing in (None, {}, {"points": []}, {"points": [{"customdata": "x"}]}, {"points": [{"customdata": -1}]}):
+    for nothing in (None, {}, {"points": []}, {"points": [{"customdata": "x"}]}, {"points": [{"customdata": None}]}):
         assert state.clicked_batch(nothing) == 0
 
 
@@ -180,7 +196,7 @@ def test_an_address_restores_the_view() -> None:
     assert state.asked(route) == {"window": [1.25e6, 7.5e6], "revision": 0, "batch": 5}
     assert (route.list("ranks"), route.list("phases"), route.query["path"]) == (["0", "2"], ["wait", "step"], "1")
     assert "empty" not in route.query
-    for odd in ("?batch=-3", "?batch=nan", "?batch=x", "?from=5&to=4", "?from=1"):
+    for odd in ("?batch=-1e99", "?batch=nan", "?batch=x", "?from=5&to=4", "?from=1"):
         assert state.asked(parse("/run/x/timeline", odd)) == {"window": None, "revision": 0, "batch": 0}
 
 

@@ -23,6 +23,8 @@ BIN = Path(sys.executable).parent
 HANG_S = 240.0  # a bound on hangs, not a measure
 DEEPSPEED = """
 import deepspeed, torch
+# An operation for inference, which each rank would compile for minutes, and which leaves shared memory behind.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 deepspeed.init_distributed("gloo")
 config = {
     "train_batch_size": 8,
@@ -69,11 +71,8 @@ def record(folder: Path, script: str, launcher: list[str], **changes: str) -> su
 
 
 def test_collectives_of_a_job_of_deepspeeds_launcher(tmp_path: Path) -> None:
-    port = free_port()
-    launcher = [str(BIN / "deepspeed"), "--num_accelerators", "2", "--master_port", str(port), "train.py"]
+    launcher = [str(BIN / "deepspeed"), "--num_accelerators", "2", "--master_port", str(free_port()), "train.py"]
     done = record(tmp_path, DEEPSPEED, launcher, DS_ACCELERATOR="cpu")
-    for left in Path("/dev/shm").glob(f"deepspeed_*_{port}_*"):  # DeepSpeed's own buffers
-        left.unlink()
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("steps 4") == 2
     assert "timeline of 2 ranks" in done.stderr

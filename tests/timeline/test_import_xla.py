@@ -183,5 +183,5 @@ def test_a_torn_trace_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(content[: len(content) * 2 // 3])
     made = import_run([tmp_path / "in"], tmp_path / "run")
-    assert "the part of rank 2, 3 ends early (killed, or still recording)" in made.report.sentences()
+    assert "the parts of ranks 2, 3 end early (killed, or still recording)" in made.report.sentences()
     assert 0 < made.matches.matched < made.matches.collectives == STEPS

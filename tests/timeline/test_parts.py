@@ -29,7 +29,7 @@ from ringtune.timeline.reading.part_layout import ABOUT, BATCH, HEADER, RECORD, 
 from ringtune.timeline.reading.part_reader import PartReader, read_part
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace
 from ringtune.timeline.synthetic.generate import Schedule, generate
-from ringtune.timeline.vocabulary import KINDS, Stage
+from ringtune.timeline.vocabulary import KINDS, MESSAGES, Stage
 from tests.conftest import needs
 from tests.timeline.generated_run import generate_run
 from tests.timeline.helpers import rows
@@ -72,10 +72,11 @@ def table(draws: list[tuple[int, ...]], texts: list[str]) -> SpanTable:
     )
 
 
+BATCHES = st.integers(MESSAGES.start, MESSAGES.start + 2**32 - 1)
 SPANS = st.lists(
     st.tuples(
         st.integers(-(2**60), 2**60), st.integers(0, 2**40), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50),
-        st.integers(0, 2**62), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 50),
+        st.integers(0, 2**62), BATCHES, st.integers(0, 2**32 - 1), st.integers(0, 50),
     ),
     max_size=30,
 )  # fmt: skip

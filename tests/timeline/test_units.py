@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringtune.timeline.units import batch_text, several, tensor_text
+from ringtune.timeline.units import batch_text, several, tensor_text, torn_text
 from ringtune.timeline.vocabulary import FOREIGN_BATCHES
 
 
@@ -47,3 +47,8 @@ def test_one_thing_is_no_several(number: int, thing: str, text: str) -> None:
 )
 def test_what_torch_distributed_names_not_is_called_by_what_it_holds(name: str, text: str) -> None:
     assert tensor_text(name) == text
+
+
+def test_parts_that_end_early_are_counted() -> None:
+    assert torn_text([3]) == "the part of rank 3 ends early (killed, or still recording)"
+    assert torn_text([0, 1]) == "the parts of ranks 0, 1 end early (killed, or still recording)"

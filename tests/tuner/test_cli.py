@@ -159,7 +159,7 @@ def test_a_killed_job_still_keeps_its_trials(play: Play) -> None:
 
 def test_a_script_that_never_trains_is_told(play: Play) -> None:
     result = play()
-    assert "nothing was tuned" in result.output and "init()" in result.output
+    assert "nothing was tuned" in result.output and "init()" in result.output and "--restarts" in result.output
 
 
 def test_the_environment_can_be_written(play: Play, tmp_path: Path) -> None:

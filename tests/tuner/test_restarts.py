@@ -11,6 +11,7 @@ import pytest
 
 from ringtune.algorithms import parse_table
 from ringtune.errors import RingtuneError
+from ringtune.knobs import DEFAULTS
 from ringtune.tuner.advice import Workload
 from ringtune.tuner.fingerprint import JobDescription
 from ringtune.tuner.messages import environment, sentence
@@ -151,6 +152,11 @@ def test_keeping_the_command_as_it_is_is_a_normal_result() -> None:
     assert (result.decision, result.settings) == ("keep-default", {})
     assert sentence(result) == "keeping the default (the command as it is): no other setting looked faster"
     assert environment(result) == [] and memory.concluded == [AS_IT_IS] and session.runs == 4
+
+
+def test_what_a_search_with_restarts_begins_with_is_the_command() -> None:
+    start = StartRecord(DEFAULTS, "ab12", 2, ("RINGTUNE_BUCKET_CAP_MB", "OMP_NUM_THREADS"), 16, 10)
+    assert sentence(start).endswith("at most 16 trials of 10 steps; default: the command as it is")
 
 
 def test_a_run_that_is_clearly_worse_ends_early() -> None:

@@ -37,8 +37,11 @@ from ringtune.timeline.analysis.arrivals import (
 from ringtune.timeline.analysis.batches import MISSING, BatchTable, errors_between, moments_released
 from ringtune.timeline.analysis.hidden import gained
 from ringtune.timeline.analysis.intervals import union
+from ringtune.timeline.analysis.messages import messages
+from ringtune.timeline.analysis.peer_wait import peer_waits
 from ringtune.timeline.distinct import distinct
 from ringtune.timeline.spans import Ints, Mask, Trace
+from ringtune.timeline.units import time_text
 from ringtune.timeline.vocabulary import Stage
 
 
@@ -135,6 +138,21 @@ def of_batches(trace: Trace, table: BatchTable, incomplete: int, *, tensors: boo
     )
 
 
+def _why_nothing_is_compared(trace: Trace) -> str:
+    if len(messages(trace.spans).send):
+        most = max(peer_waits(trace.spans), key=lambda one: one.total_ns, default=None)
+        waited = f": rank {most.rank} waited for rank {most.peer}, {time_text(most.total_ns)} in all" if most else ""
+        return (
+            f"these ranks run nothing all together, they send to each other{waited}; ringtune timeline summary says "
+            "who waited for whom"
+        )
+    return (
+        "no batch that two ranks ran together: stragglers are found by comparing ranks; "
+        "give the run folder or the parts of all ranks (Horovod's timeline has arrivals only of "
+        "tensors that its coordinator asks for: record with HOROVOD_CACHE_CAPACITY=0)"
+    )
+
+
 def of_ticks(trace: Trace) -> Evidence:
     """What Horovod's coordinator saw: who was ready last, nothing else."""
     if {part.size for part in trace.parts} == {1} and trace.source != "horovod":  # rank 0 wrote that of all
@@ -143,11 +161,7 @@ def of_ticks(trace: Trace) -> Evidence:
     submits = ticks.submits
     last = last_ones(submits, clock_errors(trace))
     if not len(last.rank):
-        raise RingtuneError(
-            "no batch that two ranks ran together: stragglers are found by comparing ranks; "
-            "give the run folder or the parts of all ranks (Horovod's timeline has arrivals only of "
-            "tensors that its coordinator asks for: record with HOROVOD_CACHE_CAPACITY=0)"
-        )
+        raise RingtuneError(_why_nothing_is_compared(trace))
     ranks = distinct(submits.rank)
     step = last.group // len(ticks.names)
     column = np.where(last.rank >= 0, np.searchsorted(ranks, last.rank), -1)

@@ -2,7 +2,8 @@
 
 Under a step schedule there is no negotiation that could say so: each rank records by itself whom it waited for last
 (`await` spans with ``peer``). A negotiated batch is split on the aligned clocks instead: until the last rank had
-submitted, the others waited for it; the rest is what agreeing cost (*control*).
+submitted, the others waited for it; the rest is what agreeing cost (*control*). On these clocks too, a receive waits
+for a late sender, and a send for a late receiver.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtune.timeline.analysis.messages import message_waits
 from ringtune.timeline.distinct import distinct, numbered_rows
 from ringtune.timeline.spans import Ints, SpanTable
 from ringtune.timeline.vocabulary import Stage
@@ -18,7 +20,7 @@ from ringtune.timeline.vocabulary import Stage
 
 @dataclass(frozen=True)
 class PeerWait:
-    """How long rank ``rank`` waited for rank ``peer``: ready for a batch, or for its data within one."""
+    """How long rank ``rank`` waited for rank ``peer``: ready for a batch, for its data within one, or for a message."""
 
     rank: int
     peer: int
@@ -40,11 +42,13 @@ class Negotiation:
 
 
 def peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
-    """Sum the recorded waits by rank and peer."""
+    """Sum the recorded waits by rank and peer, and those for the other end of a message."""
     waits = spans.of_stage(Stage.AWAIT)
     peer = waits.fact("peer")
     waits, peer = waits.take(peer >= 0), peer[peer >= 0]
-    return _by_pair(waits.rank.astype(np.int64), peer, waits.duration_ns)
+    recorded = (waits.rank.astype(np.int64), peer, waits.duration_ns)
+    rank, peer, length = (np.concatenate(pair) for pair in zip(recorded, message_waits(spans), strict=True))
+    return _by_pair(rank, peer, length)
 
 
 def negotiations(spans: SpanTable) -> tuple[Negotiation, ...]:

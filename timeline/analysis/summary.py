@@ -22,7 +22,7 @@ from ringtune.timeline.analysis.staged import device_clock_errors
 from ringtune.timeline.analysis.steps import select_steps, step_lengths
 from ringtune.timeline.distinct import distinct
 from ringtune.timeline.spans import Ints, SpanTable, Trace
-from ringtune.timeline.units import ranks_text, several, share_text, time_text
+from ringtune.timeline.units import ranks_text, several, share_text, time_text, torn_text
 from ringtune.timeline.vocabulary import ERROR, KNOBS, STALL, Stage
 
 FORMAT = 1
@@ -132,7 +132,7 @@ class Summary:
         torn = [rank.rank for rank in self.ranks if rank.truncated and rank.rank not in self.cut]
         found = self.lacks.sentences()
         if torn:
-            found.append(f"the part of rank {ranks_text(torn)} ends early (killed, or still recording)")
+            found.append(torn_text(torn))
         if self.dropped:
             lost = share_text(self.dropped, self.dropped + self.span_count)
             found.append(f"{self.dropped} spans ({lost}) were dropped while recording: sums are too small")
@@ -319,10 +319,11 @@ def _rank_summary(trace: Trace, rank: int, late: LateWaits) -> RankSummary:
 def _knobs_versions(trace: Trace) -> tuple[KnobsVersion, ...]:
     """Versions of the knobs: those that an instant names (the lowest rank's counts) and those that spans ran under.
 
-    None where another library carried every batch: knobs had no effect on it.
+    None where another library carried every batch, or all were messages: knobs had no effect on them.
     """
-    batches = trace.spans.take(trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch > 0))
-    if len(batches) and batches.foreign().all():
+    moving = trace.spans.take(trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch != 0))
+    batches = moving.take(moving.batch > 0)
+    if len(moving) and batches.foreign().all():
         return ()
     named: dict[int, Mapping[str, Any]] = {}
     for instant in sorted(trace.instants_named(KNOBS), key=lambda found: found.rank):

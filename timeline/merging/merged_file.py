@@ -1,4 +1,4 @@
-"""The merged file: one process a rank, one track a stage or thread, arrows between the ranks of a batch.
+"""The merged file: one process a rank, one track a stage or thread, arrows between the ranks of a batch or message.
 
 Spans that overlap others of their rank and stage become async pairs (``b``/``e``): complete events (``X``) on one
 track must nest, or viewers draw them wrongly.
@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from ringtune.timeline.analysis.messages import messages
 from ringtune.timeline.merging import native_writer
 from ringtune.timeline.merging.writer import (
     BLOCK_EVENTS,
@@ -32,6 +33,7 @@ from ringtune.timeline.vocabulary import (
     FLOW_CATEGORY,
     FORMAT,
     KNOBS,
+    MESSAGE_CATEGORY,
     OVERLAPPING_STAGES,
     STAGE_LIMIT,
     STEP_NAME,
@@ -57,6 +59,8 @@ def write_merged(path: Path, trace: Trace, *, problems: Sequence[str] = (), miss
         else:
             for block in _all_blocks(in_file_order(trace.spans)):
                 file.write(event_lines(block) + b",\n" if block else b"")
+        for block in _message_blocks(trace.spans):
+            file.write(event_lines(block) + b",\n")
         # The last event, which has no comma behind it, is one that there always is.
         file.write(event_lines(first[:1]) + b'\n],"otherData":' + orjson.dumps({"ringtune": about}) + b"}\n")
 
@@ -185,6 +189,26 @@ def _flow_blocks(spans: SpanTable, first_id: int) -> Iterator[list[Event]]:
     yield events
 
 
+def _message_blocks(spans: SpanTable) -> Iterator[list[Event]]:
+    """Arrows from a send to its receive, to the moment from which on both had been called."""
+    found = messages(spans)
+    sent, begun = spans.begin_ns[found.send], spans.begin_ns[found.receive]
+    taken = np.maximum(sent, begun)
+    drawn = taken < spans.end_ns[found.receive]  # else the clocks say that it came before it was sent
+    columns = (spans.rank[found.send], sent, spans.rank[found.receive], taken)
+    rows = list(zip(*(column[drawn].tolist() for column in columns), strict=True))
+    for start in range(0, len(rows), BLOCK_EVENTS):
+        block = rows[start : start + BLOCK_EVENTS]
+        yield [
+            event
+            for identity, (source, from_ns, rank, to_ns) in enumerate(block, start + 1)
+            for event in (
+                {**_flow_event(identity, source, from_ns, MESSAGE_CATEGORY), "ph": "s"},
+                {**_flow_event(identity, rank, to_ns, MESSAGE_CATEGORY), "ph": "f", "bp": "e"},
+            )
+        ]
+
+
 def _one_a_rank(ranks: list[int], begins: list[int]) -> list[tuple[int, int]]:
     """The first span of each rank, in order of time (the rows are)."""
     first: dict[int, int] = {}
@@ -193,10 +217,10 @@ def _one_a_rank(ranks: list[int], begins: list[int]) -> list[tuple[int, int]]:
     return list(first.items())
 
 
-def _flow_event(identity: int, rank: int, begin_ns: int) -> Event:
+def _flow_event(identity: int, rank: int, begin_ns: int, category: str = FLOW_CATEGORY) -> Event:
     return {
-        "name": "batch",
-        "cat": FLOW_CATEGORY,
+        "name": category,
+        "cat": category,
         "ph": "t",
         "id": identity,
         "pid": rank,

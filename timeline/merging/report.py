@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtune.timeline.spans import PartInfo
-from ringtune.timeline.units import ranks_text
+from ringtune.timeline.units import ranks_text, torn_text
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class MergeReport:
             found.append(f"no part of rank {ranks_text(self.missing)}")
         torn = [part.rank for part in self.parts if part.truncated]
         if torn:
-            found.append(f"the part of rank {ranks_text(torn)} ends early (killed, or still recording)")
+            found.append(torn_text(torn))
         if self.dropped:
             found.append(f"{self.dropped} spans were dropped while recording")
         unsure = [part.rank for part in self.parts if part.error_ns is None]

@@ -266,6 +266,7 @@ class RecordDecoder:
         step[step == words.NO_STEP] = UNKNOWN
         knobs_version = records["knobs_version"].astype(np.int32)
         batch = records["batch"].astype(np.int64)
+        batch[batch >= words.FIRST_MESSAGE] -= 1 << 32
         present = np.bincount(stage, minlength=Stage.COUNTER + 1)
         if present[Stage.RANGE]:
             ranges = stage == int(Stage.RANGE)

@@ -10,9 +10,10 @@ followed, packed, cut by size or sent needs no second one.
 stage  what      fields
 ====== ========= ==================================================================================================
 0-19   span      begin_ns, end_ns on the host's monotonic clock; bytes; name: text (of the tensor; of a range its name;
-                 0 = none); batch (0 = none; of a counter: operations); step (2^32 - 1 = not known); knobs_version;
-                 kind: collective + 16 x algorithm (255 = none); process_set; dtype (255 = none); flags: 1 = of a step
-                 schedule, 2 x dtype that travelled (127 = the same); peer or device (-1 = none)
+                 0 = none); batch (0 = none; from 3 x 2^30 on a message, below 0; of a counter: operations); step
+                 (2^32 - 1 = not known); knobs_version; kind: collective + 16 x algorithm (255 = none); process_set;
+                 dtype (255 = none); flags: 1 = of a step schedule, 2 x dtype that travelled (127 = the same); peer or
+                 device (-1 = none)
 ``f7`` text      name: its number; bytes: its length; words: UTF-8
 ``f8`` end       begin_ns: spans recorded in this file; end_ns: spans dropped
 ``f9`` event     begin_ns: when; name, batch: texts of name and category; bytes: length of the arguments; words: JSON
@@ -40,6 +41,7 @@ from ringtune.timeline.vocabulary import (
     CYCLE_NAME,
     IN_FLIGHT_NAME,
     KINDS,
+    MESSAGES,
     NEGOTIATE_PREFIX,
     QUEUE_NAME,
     RING_PREFIX,
@@ -48,6 +50,9 @@ from ringtune.timeline.vocabulary import (
     WAIT_NAME,
     Stage,
 )
+
+FIRST_MESSAGE = MESSAGES.start + (1 << 32)
+"""From here on 32 bits of a batch are a number of `ringtune.timeline.vocabulary.MESSAGES`."""
 
 MAGIC = b"\x89RTSPAN\n"
 PART_FORMAT = 2

@@ -15,7 +15,7 @@ from ringtune.session import Session
 from ringtune.torch.devices import device_of
 from ringtune.torch.distributed.members import Meeting, open_group
 from ringtune.torch.distributed.memory import as_numbers, contents, source, target
-from ringtune.torch.distributed.traced import WORLD_LABEL, GroupLabel, TracedMessage
+from ringtune.torch.distributed.traced import WORLD_LABEL, GroupLabel, MessageNumbers, TracedMessage
 from ringtune.torch.distributed.works import Delivery, Work, copy, then
 from ringtune.torch.handles import dtype_number
 from ringtune.torch.memory_check import is_own
@@ -119,6 +119,7 @@ class Messages:
     def __init__(self, meeting: Meeting, name: str, session: Session, timeout_ns: int) -> None:
         self._meeting = meeting
         self._name = name
+        self._numbers = MessageNumbers(name)
         self._rank, self._size = session.rank, session.size
         self.timeout_ns = timeout_ns
         self._lock = threading.Lock()
@@ -200,7 +201,8 @@ class Messages:
             if pair is None:
                 pair = self._pairs[peer] = self._open_pair(peer)
         work.name, work.kind = f"{verb} rank {peer}, tag {tag}", "send" if sends else "recv"
-        work.traced = TracedMessage(self.label, tensor, peer, sends)
+        ends = (self._rank, peer) if sends else (peer, self._rank)
+        work.traced = TracedMessage(self.label, tensor, peer, sends, self._numbers.next(*ends, tag))
         said = f"{work.name} [group '{self._name}', rank {self._rank}]"
         work.explain = lambda error: type(error)(f"{said}: {error}")
         pair.start(tensor, tag, sends, self.timeout_ns if limit_ns is None else limit_ns, work.submitted)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
+from collections import defaultdict
 from typing import NamedTuple
 
 import torch
@@ -47,6 +49,32 @@ def label_of(name: str, described: str) -> GroupLabel:
     return GroupLabel(number, f"group {text}" if text.isdigit() else text)
 
 
+class MessageNumbers:
+    """Numbers the messages of a group alike on sender and receiver: those of one way and tag come in their order.
+
+    Args:
+        group: The group's name, the same on all members.
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._counts: defaultdict[tuple[int, int, int], itertools.count[int]] = defaultdict(itertools.count)
+
+    def next(self, source: int, destination: int, tag: int) -> int:
+        """Return the next message's number, which is one of `ringtune.timeline.vocabulary.MESSAGES` as 32 bits.
+
+        Each way and tag begins somewhere among all numbers, so that two of a job hardly ever meet.
+
+        Args:
+            source: The sender, by its number in the group.
+            destination: The receiver, likewise.
+            tag: Tag of the message.
+        """
+        way = source, destination, tag
+        first = zlib.crc32(f"{self._group} {way}".encode())
+        return 0xC000_0000 | first + next(self._counts[way]) & 0x3FFF_FFFF
+
+
 class TracedMessage:
     """A send or receive of a group of ringtune's, which has no collective of the runtime's to stand for it.
 
@@ -55,13 +83,14 @@ class TracedMessage:
         tensor: What travels.
         peer: The other rank, by its number in the group.
         sends: Whether this rank sends.
+        number: Of `MessageNumbers`.
     """
 
-    def __init__(self, group: GroupLabel, tensor: torch.Tensor, peer: int, sends: bool) -> None:
+    def __init__(self, group: GroupLabel, tensor: torch.Tensor, peer: int, sends: bool, number: int) -> None:
         self._kind = KINDS["SEND" if sends else "RECV"]
         self._name = f"{group.text}: {'send to' if sends else 'recv from'} {peer}"
         self._bytes = tensor.numel() * tensor.element_size()
-        self._about = (0, group.number, DTYPES.get(tensor.dtype, NO_DTYPE))
+        self._about = (number, group.number, DTYPES.get(tensor.dtype, NO_DTYPE))
 
     def record(self, stage: int, begin_ns: int, end_ns: int) -> None:
         """Record a stage of it in the timeline of this process's session, if there is one."""

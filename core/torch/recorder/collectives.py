@@ -6,7 +6,8 @@ process groups and their works are torch's own.
 
 A collective of tensors on the CPU is ``negotiate`` when it is called (its rank has come) and ``communicate`` until it
 is done, waits for other ranks included. Its number is the group's name and how many the group has had: the same on all
-members. Of one in a stream of a GPU the times are the GPU's (`ringtune.torch.recorder.gpu_times`), beside a range with
+members. A send or receive has a number of its own, equal on both ends, and one from any rank gets it once it has come.
+Of one in a stream of a GPU the times are the GPU's (`ringtune.torch.recorder.gpu_times`), beside a range with
 the time that the host took to enqueue it.
 """
 
@@ -27,7 +28,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ringtune import session
 from ringtune.torch import steps
-from ringtune.torch.distributed.traced import COMMUNICATE, KINDS, NEGOTIATE, NO_DTYPE, WAIT, label_of
+from ringtune.torch.distributed.traced import (
+    COMMUNICATE,
+    KINDS,
+    NEGOTIATE,
+    NO_DTYPE,
+    WAIT,
+    MessageNumbers,
+    label_of,
+)
 from ringtune.torch.handles import DTYPES
 from ringtune.torch.recorder import buckets, gpu_times
 from ringtune.torch.recorder.replacing import Replaced
@@ -93,6 +102,7 @@ class _Group:
     def __init__(self, group: Any) -> None:
         self.number, self.label = label_of(str(group.group_name), str(getattr(group, "group_desc", "") or ""))
         self.calls = itertools.count()
+        self.messages = MessageNumbers(str(group.group_name))
         self.watcher: _Watcher | None = None
 
     def next_batch(self) -> int:
@@ -122,7 +132,8 @@ class _Call:
         self.session, self.kind, self.name = now, KINDS[kind], name
         self.bytes = 0 if kind == "BARRIER" else sum(one.numel() * one.element_size() for one in tensors)
         self.dtype = DTYPES.get(tensors[0].dtype, NO_DTYPE) if tensors and kind != "BARRIER" else NO_DTYPE
-        self.group, self.batch = group, 0 if kind in _BETWEEN_TWO else group.next_batch()
+        self.group, self.batch = group, 0
+        self.arrives: tuple[int, int] | None = None  # from any rank: this rank's number in the group, and the tag
         self.begin_ns = time.monotonic_ns()
         self.end_ns = 0
         self.result = 0  # address of the first tensor that it fills
@@ -138,6 +149,13 @@ class _Call:
     def record(self, stage: int, begin_ns: int, end_ns: int) -> None:
         if not self.session.closed:
             self.session.foreign.record(stage, self.kind, self.name, begin_ns, end_ns, *self.about)
+
+    def learn_source(self) -> None:
+        """Give a message from any rank, which has come, its sender and its number."""
+        if self.arrives is not None and self.work is not None:
+            source = self.work._source_rank()
+            self.name = f"{self.group.label}: recv from {source}"
+            self.batch, self.arrives = self.group.messages.next(source, *self.arrives), None
 
     def done(self, at_ns: int) -> None:
         """Record its end; the first that sees it counts."""
@@ -184,6 +202,7 @@ def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
     names = [argument.name for argument in overload._schema.arguments]
     group_at = names.index("process_group")
     peer_at = names.index("dst") if "dst" in names else names.index("src") if "src" in names else -1
+    tag_at = names.index("tag") if "tag" in names else -1
     sync_at = names.index("asyncOp") if "asyncOp" in names else names.index("async_op") if "async_op" in names else -1
     after = _keys_after()
 
@@ -196,14 +215,22 @@ def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
         group = _groups.get(found.group_name) or _groups.setdefault(found.group_name, _Group(found))
         task = _running_pass()
         name = f"{group.label}: {kind.lower()}"
+        peer = arguments[peer_at] if peer_at >= 0 else None
         if kind in _BETWEEN_TWO:
-            name += f" {'to' if kind == 'SEND' else 'from'} {arguments[peer_at] if peer_at >= 0 else 'any'}"
+            name += f" {'to' if kind == 'SEND' else 'from'} {'any' if peer is None else peer}"
         else:
             count = _in_step[group.number, kind]
             _in_step[group.number, kind] = count + 1
             name = _bucket_name(group, tensors, task) or f"{name} {count}"
         steps.communicated()
         call = _Call(now, kind, name, tensors, group)
+        if kind not in _BETWEEN_TWO:
+            call.batch = group.next_batch()
+        elif peer is None:
+            call.arrives = found.rank(), arguments[tag_at]
+        else:
+            ends = (found.rank(), peer) if kind == "SEND" else (peer, found.rank())
+            call.batch = group.messages.next(*ends, arguments[tag_at])
         call.task = task
         call.result = next((one.data_ptr() for one in _tensors(arguments[0])), 0)
         blocks = sync_at >= 0 and len(arguments) > sync_at and not arguments[sync_at]
@@ -299,6 +326,7 @@ def _record_wait(call: _Call | None, wait: Callable[[], Any]) -> Any:
     ended = None if call.times is None else call.times.begin_wait(begin_ns)
     result = wait()
     end_ns = time.monotonic_ns()
+    call.learn_source()
     call.record(WAIT, begin_ns, end_ns)
     if ended is None:
         call.done(end_ns)

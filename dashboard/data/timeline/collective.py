@@ -1,4 +1,4 @@
-"""One collective on all ranks: when each submitted it, learned that it may run, ran it; and which was last."""
+"""One collective or message on its ranks: when each submitted it, knew that it may run, ran it; which was last."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class RankBatch:
 
 @dataclass(frozen=True)
 class Followed:
-    """A batch, ranks in order. ``last_rank`` submitted last, ``late_ns`` after the last but one; None: not known."""
+    """A batch or message, ranks in order. ``last_rank`` submitted last, ``late_ns`` after the last but one.
+
+    None: not known.
+    """
 
     batch: int
     label: str
@@ -50,7 +53,7 @@ class Followed:
 
 def follow(index: TimelineIndex, batch: int) -> Followed | None:
     """Return a batch on all ranks; None when the timeline does not hold it."""
-    if batch <= 0:
+    if batch == 0:
         return None
     rows, about = [], None
     for rank in index.ranks:

@@ -58,6 +58,18 @@ TEST(TraceChrome, TimesAreExactMicroseconds) {
             R"("dur":0.040,"args":{"tensor":"g","bytes":64,"batch":9,"step":2,"knobs_version":3}})");
 }
 
+TEST(TraceChrome, NumbersOfMessagesAreNegative) {
+  const auto number = [](std::uint32_t batch) {
+    const std::string line = event_line({0, 40, 64, 5, batch, 2, 3, Stage::kWait, 0}, "g");
+    const std::size_t at = line.find("\"batch\":");
+    return at == std::string::npos ? std::string() : line.substr(at + 8, line.find(',', at) - at - 8);
+  };
+  EXPECT_EQ(number(0), "");
+  EXPECT_EQ(number(kMessages - 1), "3221225471");
+  EXPECT_EQ(number(kMessages), "-1073741824");
+  EXPECT_EQ(number(0xffff'ffffU), "-1");
+}
+
 struct StageCase {
   Stage stage;
   std::uint8_t kind;
