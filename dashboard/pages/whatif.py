@@ -167,12 +167,12 @@ def _interval(value: Value, text: Any) -> str:
 
 def stat_cards(outlook: Outlook) -> list[dmc.Card]:
     """Return the numbers at the top of the page."""
-    answer, ran = outlook.answer, outlook.as_ran
-    more = answer.ranks / answer.step_ns.value / (ran.ranks / ran.step_ns.value)
+    answer, more = outlook.answer, outlook.throughput
+    more_words = f"{_interval(more, number)}, of the job as it ran" if more.low < more.high else "as the job ran"
     return [
         stat("Efficiency", percent(answer.efficiency.value), _interval(answer.efficiency, percent)),
         stat("Step time", duration(answer.step_ns.value), _interval(answer.step_ns, duration)),
-        stat("Throughput", f"× {number(more)}", "of the job as it ran"),
+        stat("Throughput", f"× {number(more.value)}", more_words),
         stat("Exposed", duration(answer.exposed_ns.value), _interval(answer.exposed_ns, duration)),
     ]
 
@@ -215,12 +215,16 @@ def news(context: Context, route: Route, _before: dict[str, Any]) -> dict[str, A
     return {"texts": [["whatif-age", age_words(context, route)]]}
 
 
+def _saves(saved: Value) -> bool:
+    return max(map(abs, (saved.low, saved.high))) >= 0.0005
+
+
 def advice_rows(found: tuple[Advice, ...]) -> list[list[str]]:
     """Return the rows of the table of advice, as `HEAD` names its cells."""
     return [
         [
             one.label,
-            percent(one.saved) if abs(one.saved) >= 0.0005 else "nothing",
+            f"{percent(one.saved.value)} ({_interval(one.saved, percent)})" if _saves(one.saved) else "nothing",
             f"{duration(one.answer.step_ns.value)} ({_interval(one.answer.step_ns, duration)})",
             f"{percent(one.answer.efficiency.value)} ({_interval(one.answer.efficiency, percent)})",
         ]
