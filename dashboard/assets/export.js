@@ -53,7 +53,7 @@ window.ringtuneExport = (function () {
   }
 
   function csv(plot) {
-    const shown = plot._fullData.filter((trace) => trace.visible === true);
+    const shown = plot._fullData.filter((trace) => trace.visible === true && trace.mode !== "text"); // labels repeat bars
     const all = shown.flatMap(rows);
     const heads = { series: "series", x: "x", y: "y", base: "begin", value: "value", low: "low", high: "high", text: "note" };
     if (shown.length) {

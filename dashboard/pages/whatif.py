@@ -32,8 +32,9 @@ from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import age as ago
 from ringtune.dashboard.units import count, duration, number, percent, signed_percent
+from ringtune.timeline.units import times_in_one_unit
 from ringtune.tuner.model.calibrate import Model
-from ringtune.tuner.model.questions import WIRE, Value
+from ringtune.tuner.model.questions import WIRE, Value, percents
 
 _NOTHING = (
     "A prediction needs a timeline",
@@ -224,9 +225,9 @@ def advice_rows(found: tuple[Advice, ...]) -> list[list[str]]:
     return [
         [
             one.label,
-            f"{percent(one.saved.value)} ({_interval(one.saved, percent)})" if _saves(one.saved) else "nothing",
-            f"{duration(one.answer.step_ns.value)} ({_interval(one.answer.step_ns, duration)})",
-            f"{percent(one.answer.efficiency.value)} ({_interval(one.answer.efficiency, percent)})",
+            one.saved.text(percents) if _saves(one.saved) else "nothing",
+            one.answer.step_ns.text(times_in_one_unit),
+            one.answer.efficiency.text(percents),
         ]
         for one in found
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +74,11 @@ class Change:
             raise UsageError("a straggler is a factor of at least 1, and speeds are factors above 0")
 
 
+def percents(*shares: float) -> tuple[list[str], str]:
+    """Return shares of one as per cent, and the sign: for `Value.text`."""
+    return [f"{100 * share:.1f}" for share in shares], "%"
+
+
 @dataclass(frozen=True)
 class Value:
     """A prediction and its 95 % interval, from the uncertainty of the measurement and the model's own error."""
@@ -85,6 +90,15 @@ class Value:
     def as_dict(self) -> dict[str, float]:
         """Return it for JSON."""
         return {"value": self.value, "low": self.low, "high": self.high}
+
+    def text(self, texts: Callable[..., tuple[list[str], str]]) -> str:
+        """Return it in words, for example ``11.7 [10.6, 12.8] ms``; without an interval that has no length.
+
+        Args:
+            texts: Returns the texts of several numbers, and the unit of all.
+        """
+        (middle, low, high), unit = texts(self.value, self.low, self.high)
+        return f"{middle} {unit}" if self.low == self.high else f"{middle} [{low}, {high}] {unit}"
 
 
 @dataclass(frozen=True)
