@@ -174,8 +174,15 @@ def stat_cards(outlook: Outlook) -> list[dmc.Card]:
         stat("Efficiency", percent(answer.efficiency.value), _interval(answer.efficiency, percent)),
         stat("Step time", duration(answer.step_ns.value), _interval(answer.step_ns, duration)),
         stat("Throughput", f"× {number(more.value)}", more_words),
-        stat("Exposed", duration(answer.exposed_ns.value), _interval(answer.exposed_ns, duration)),
+        _part("Exposed", answer.exposed_ns),
     ]
+
+
+def _part(label: str, value: Value) -> dmc.Card:
+    """Return the card of a part of a step; of one that cannot be told from none, how long it is at most."""
+    if value.low == 0.0 < value.high:
+        return stat(label, value.text(times_in_one_unit), "perhaps none")
+    return stat(label, duration(value.value), _interval(value, duration))
 
 
 def note(outlook: Outlook) -> str:

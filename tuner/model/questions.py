@@ -94,9 +94,15 @@ class Value:
     def text(self, texts: Callable[..., tuple[list[str], str]]) -> str:
         """Return it in words, for example ``11.7 [10.6, 12.8] ms``; without an interval that has no length.
 
+        A part of a step whose interval reaches down to nothing cannot be told from none, and is as good as any below
+        the interval's end: only that is said, as in ``at most 3.8 ms``.
+
         Args:
             texts: Returns the texts of several numbers, and the unit of all.
         """
+        if self.low == 0.0 < self.high:
+            (high,), unit = texts(self.high)
+            return f"at most {high} {unit}"
         (middle, low, high), unit = texts(self.value, self.low, self.high)
         return f"{middle} {unit}" if self.low == self.high else f"{middle} [{low}, {high}] {unit}"
 
