@@ -150,6 +150,11 @@ def stack_file(run: Path, rank: int) -> Path:
     return run / STACKS_FOLDER / f"{rank_stem(rank)}.txt"
 
 
+def stall_file(run: Path, rank: int) -> Path:
+    """What waits for which ranks, on a rank that reported a stall which is not over."""
+    return run / STACKS_FOLDER / f"{rank_stem(rank)}.json"
+
+
 def slug(name: str) -> str:
     """Return name with everything but letters, digits, ``._-`` replaced by a dash; never empty."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"

@@ -228,6 +228,14 @@ class Tickets:
         return self._runtime.stalls
 
     @property
+    def reported_stall(self) -> tuple[int, list[tuple[str, str, int, list[int]]]]:
+        """When this rank saw the stall that it reported last, by the monotonic clock in ns, and what waits in it.
+
+        Of each operation title, name, age in ns then, and missing ranks. Nothing and 0: it reported none.
+        """
+        return self._runtime.reported_stall
+
+    @property
     def open_operations(self) -> int:
         """Operations that were submitted and are not done."""
         return self._runtime.open_operations

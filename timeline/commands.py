@@ -285,12 +285,14 @@ def _percent(context: click.Context, parameter: click.Parameter, value: str | No
     callback=_percent,
     help=f"End with {SLOWER} if a step of B is surely slower than one of A by more, for example 5%.",
 )
+@every_option
 @analysis
 def diff_command(
     first: Path,
     second: Path,
     tensors: int,
     fail_if_slower: float | None,
+    every: bool,
     as_json: bool,
     steps: str | None,
     all_steps: bool,
@@ -317,7 +319,7 @@ def diff_command(
             **found.to_json(),
         }
 
-    show(document, lambda: Group(*opened(opening, *both), comparison_view(found)), as_json)
+    show(document, lambda: Group(*opened(opening, *both), comparison_view(found, every=every)), as_json)
     if fail_if_slower is not None:
         sure, sentence = surely_slower(found, fail_if_slower)
         click.echo(f"ringtune: {sentence}", err=True)
@@ -354,8 +356,7 @@ def export_command(source: tuple[Path, ...], parquet: Path, steps: str | None) -
     """Write the spans as a Parquet file, for pandas, polars, DuckDB and others."""
     from ringtune.timeline.database import export_parquet
 
-    rows = export_parquet(read_source(source, steps), parquet)
-    click.echo(f"{parquet}: {rows} spans", err=is_stdout(parquet))
+    click.echo(f"{parquet}: {export_parquet(read_source(source, steps), parquet)} spans", err=is_stdout(parquet))
 
 
 @click.command("open")

@@ -397,4 +397,5 @@ FILE_WORDS = (
     FileWord(f"{layout.SCALING_FOLDER}/<name>.json", "benchmarks", "a scaling record: rate and efficiency by ranks"),
     FileWord(f"{layout.LOGS_FOLDER}/{_RANK_0}.log", "launcher, when asked", "what the rank printed"),
     FileWord(f"{layout.STACKS_FOLDER}/{_RANK_0}.txt", "each rank that does not get on", "where in Python it stood"),
+    FileWord(f"{layout.STACKS_FOLDER}/{_RANK_0}.json", "who reports a stall", "what waits, since when, for whom"),
 )

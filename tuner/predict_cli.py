@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from ringtune.timeline.units import bytes_text, parse_rate, rate_text, time_text
 from ringtune.tuner.model.adopt import World, adopt, foreign
 from ringtune.tuner.model.assumed import LINE_SHARE, assumptions, believed, of_profile
 from ringtune.tuner.model.calibrate import Model, calibrate, check
-from ringtune.tuner.model.questions import WIRE, Answer, Change, Value, ask, built_in
+from ringtune.tuner.model.questions import WIRE, Answer, Change, ask, built_in, percents
 from ringtune.tuner.model.workload import Workload, from_profile
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
@@ -200,22 +199,12 @@ def _table(title: str, answers: list[Answer]) -> Table:
     for answer in answers:
         table.add_row(
             answer.change.label,
-            _spread(answer.step_ns, times_in_one_unit),
-            _spread(answer.efficiency, _percents),
-            _spread(answer.exposed_ns, times_in_one_unit),
-            _spread(answer.late_ns, times_in_one_unit),
+            answer.step_ns.text(times_in_one_unit),
+            answer.efficiency.text(percents),
+            answer.exposed_ns.text(times_in_one_unit),
+            answer.late_ns.text(times_in_one_unit),
         )
     return table
-
-
-def _spread(value: Value, texts: Callable[..., tuple[list[str], str]]) -> str:
-    """A value with its interval in brackets, as in ``11.7 [10.6, 12.8] ms``; a rank alone has none."""
-    (middle, low, high), unit = texts(value.value, value.low, value.high)
-    return f"{middle} {unit}" if value.low == value.high else f"{middle} [{low}, {high}] {unit}"
-
-
-def _percents(*shares: float) -> tuple[list[str], str]:
-    return [f"{100 * share:.1f}" for share in shares], "%"
 
 
 def _document(model: Model, growing: list[Answer], what_if: list[Answer]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import orjson
 
 from ringtune import layout, runfolder
 from ringtune.meters.sample import Sample
+from ringtune.meters.stalls import Waiting
 from ringtune.meters.state import RankState
 
 KINDS = ("late_rank", "slower", "stall")
@@ -30,6 +31,13 @@ LOOKS_S = 30.0
 LEAST_STEPS = 10
 """Steps that every rank must have ended within it: fewer say little of a rank."""
 WEBHOOK_TIMEOUT_S = 5.0
+REPORT_S = 10.0
+"""Time within which a stall is reported: until then nobody knows for whom it waits."""
+_MOST_NAMED = 3
+"""Operations that are named of those that wait for the same ranks."""
+_MOST_RANKS = 8
+_MOST_SENT = 24
+"""Operations of a stall that the webhook gets."""
 _TAIL_BYTES = 96 * 2**10
 
 
@@ -48,11 +56,28 @@ class Limits:
 
 @dataclass(frozen=True)
 class Alert:
-    """What is wrong: its kind, one of `KINDS`, a sentence, and the rank at fault (-1: none alone)."""
+    """What is wrong.
+
+    Attributes:
+        kind: One of `KINDS`.
+        message: A sentence.
+        rank: At fault; -1: none alone.
+        waiting: Of a stall, the operations.
+    """
 
     kind: str
     message: str
     rank: int = -1
+    waiting: Sequence[Waiting] = ()
+
+    @property
+    def awaited(self) -> list[tuple[int, str, int]]:
+        """Each rank that a stall waits for, its oldest operation, and since when, in Unix ns."""
+        found: dict[int, tuple[int, str, int]] = {}
+        for one in sorted(self.waiting, key=lambda one: one.since_unix_ns):
+            for rank in one.missing:
+                found.setdefault(rank, (rank, one.operation, one.since_unix_ns))
+        return [found[rank] for rank in sorted(found)]
 
 
 @dataclass(frozen=True)
@@ -77,11 +102,14 @@ class Conditions:
     _looks: deque[_Look] = field(default_factory=deque)
     _last: Mapping[int, Sequence[int]] = field(default_factory=dict)
     _stalled_in: dict[int, int] = field(default_factory=dict)
+    _stalled_since_s: float = 0.0
+    _reported_ns: Mapping[int, int] = field(default_factory=dict)
+    _waiting: dict[int, Sequence[Waiting]] = field(default_factory=dict)
 
     def look(self, at_s: float, states: Sequence[RankState]) -> list[Alert]:
         """Return what holds at a moment (s, any clock that does not jump)."""
         now = {state.rank: _sums(state) for state in states}
-        stalled, self._last = self._stalled(self._last, now), now
+        stalled, self._last = self._stalled(at_s, states, now), now
         # The first step counts from init: it holds the start of the job, not a step's work.
         started = bool(now) and min(sums[0] for sums in now.values()) >= 1
         if not started or (self._looks and self._looks[-1].sums.keys() != now.keys()):
@@ -95,18 +123,32 @@ class Conditions:
         spent = {rank: [new - old for new, old in zip(now[rank], before[rank], strict=True)] for rank in now}
         return [*stalled, *self._late(spent), *self._slower(spent)]
 
-    def _stalled(self, before: Mapping[int, Sequence[int]], now: Mapping[int, Sequence[int]]) -> list[Alert]:
-        """From the moment when a rank reports a stall until its next step has ended."""
-        for rank, (steps, _, _, stalls) in now.items():
-            if stalls > before.get(rank, now[rank])[3]:
-                self._stalled_in[rank] = steps
+    def _stalled(self, at_s: float, states: Sequence[RankState], now: Mapping[int, Sequence[int]]) -> list[Alert]:
+        """From the moment when a rank sees or reports a stall until its next step has ended."""
+        before, known, held = self._last, self._reported_ns, bool(self._stalled_in)
+        self._reported_ns = {state.rank: state.stall.seen_ns for state in states}
+        for state in states:
+            reported = state.stall.seen_ns != known.get(state.rank, state.stall.seen_ns)
+            if reported:
+                self._waiting[state.rank] = state.stall.waiting
+            if reported or state.stalls > before.get(state.rank, now[state.rank])[3]:
+                self._stalled_in[state.rank] = now[state.rank][0]
         self._stalled_in = {
             rank: step for rank, step in self._stalled_in.items() if rank in now and now[rank][0] == step
         }
         if not self._stalled_in:
+            self._waiting.clear()
             return []
-        ranks = sorted(self._stalled_in)
-        return [Alert("stall", f"operations of {_ranks(ranks)} wait for ranks that have not submitted them")]
+        if not held:
+            self._stalled_since_s = at_s
+        waiting = [one for rank in sorted(self._waiting) for one in self._waiting[rank]]
+        if not waiting and at_s - self._stalled_since_s < REPORT_S:
+            return []
+        missing = {rank for one in waiting for rank in one.missing}
+        words = _waiting_words(waiting) or (
+            f"operations of {_ranks(sorted(self._stalled_in))} wait for ranks that have not submitted them"
+        )
+        return [Alert("stall", words, missing.pop() if len(missing) == 1 else -1, waiting)]
 
     def _late(self, spent: Mapping[int, Sequence[int]]) -> list[Alert]:
         if not self.limits.late or len(spent) < 2 or min(sums[0] for sums in spent.values()) < LEAST_STEPS:
@@ -137,7 +179,29 @@ def _sums(state: RankState) -> tuple[int, int, int, int]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:8]))}"
+    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:_MOST_RANKS]))}{more}"
+
+
+def _waiting_words(waiting: Sequence[Waiting]) -> str:
+    """Return which operations wait for which ranks, and since when; those that wait for the same ranks together."""
+    by_missing: dict[tuple[int, ...], list[Waiting]] = {}
+    for one in waiting:
+        by_missing.setdefault(tuple(one.missing), []).append(one)
+    return "; ".join(_group_words(missing, found) for missing, found in by_missing.items())
+
+
+def _group_words(missing: tuple[int, ...], waiting: Sequence[Waiting]) -> str:
+    named = ", ".join(one.operation for one in waiting[:_MOST_NAMED])
+    more = f" and {len(waiting) - _MOST_NAMED} more" if len(waiting) > _MOST_NAMED else ""
+    verb = "wait" if len(waiting) > 1 else "waits"
+    whom = f"{_ranks(missing)}, which {'has' if len(missing) == 1 else 'have'} not submitted" if missing else ""
+    since_ns = min(one.since_unix_ns for one in waiting)
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since_ns / 1e9))
+    it = "them" if len(waiting) > 1 else "it"
+    return f"{named}{more} {verb} since {since} for " + (
+        f"{whom} {it}" if whom else "bytes of ranks that have all come"
+    )
 
 
 class Alerts:
@@ -153,6 +217,7 @@ class Alerts:
     Attributes:
         raised: How often each kind of alert was raised.
         active: Whether it holds now, 1 or 0.
+        awaited: `Alert.awaited` of a stall, while that is an alert.
     """
 
     def __init__(
@@ -165,6 +230,7 @@ class Alerts:
     ) -> None:
         self.raised = dict.fromkeys(KINDS, 0)
         self.active = dict.fromkeys(KINDS, 0)
+        self.awaited: list[tuple[int, str, int]] = []
         self._conditions, self._states = conditions, states
         self._webhook, self._run, self._report = webhook, run, report
         self._held: set[str] = set()
@@ -187,6 +253,7 @@ class Alerts:
                 self.raised[kind] += 1
                 self._raise(found[kind])
         self._held = set(found)
+        self.awaited = found["stall"].awaited if self.active["stall"] else []
 
     def close(self) -> None:
         """Wait for what is on its way to the webhook, which has a timeout."""
@@ -197,7 +264,7 @@ class Alerts:
         print(f"ringtune alert: {alert.message}", file=sys.stderr, flush=True)
         if self._webhook and self._reachable:
             document = {"run": self._run, "kind": alert.kind, "rank": alert.rank, "message": alert.message}
-            body = orjson.dumps({**document, "at_unix_ns": time.time_ns()})
+            body = orjson.dumps({**document, "waiting": list(alert.waiting[:_MOST_SENT]), "at_unix_ns": time.time_ns()})
             self._posting = [thread for thread in self._posting if thread.is_alive()]
             self._posting.append(threading.Thread(target=self._post, args=(body,), name="ringtune-alert", daemon=True))
             self._posting[-1].start()  # a slow receiver must not hold up the samples

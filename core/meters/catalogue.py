@@ -5,6 +5,7 @@ README, exporter and Grafana's dashboard are held against this table by tests.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -55,6 +56,10 @@ def _counter(name: str, scale: float = 1) -> Callable[[RankState], Iterable[Labe
 
 def _alerts(place: int) -> Callable[[RankState], Iterable[Labelled]]:
     return lambda state: [((kind,), values[place]) for kind, values in state.alerts.items()]
+
+
+def _awaited(state: RankState) -> Iterable[Labelled]:
+    return [((str(rank), operation), (time.time_ns() - since) * _S) for rank, operation, since in state.awaited]
 
 
 def _knob(name: str, scale: float = 1) -> Callable[[RankState], Iterable[Labelled]]:
@@ -160,6 +165,14 @@ CATALOGUE = (
     ),
     Metric("ringtune_alerts_total", "counter", "job", "Alerts raised.", _alerts(0), ("kind",)),
     Metric("ringtune_alert_active", "gauge", "job", "Whether an alert holds now, 1 or 0.", _alerts(1), ("kind",)),
+    Metric(
+        "ringtune_stall_waiting_seconds",
+        "gauge",
+        "job",
+        "While a stall is an alert, how long its oldest operation has waited for a rank that has not submitted it.",
+        _awaited,
+        ("missing_rank", "operation"),
+    ),
     Metric("ringtune_knobs_version", "gauge", "rank", "Version of the knobs in force.", _knob("knobs_version")),
     *(
         Metric(

@@ -6,6 +6,7 @@ And where its rank stands in Python once it does not get on.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,7 +113,12 @@ class Meters:
             self._warn(f"where this rank stands is not noted: {error}")
             return
         if config.sample_ns and not config.stall_check_disable:
+            from ringtune.meters.stalls import Stall, StallLog
+
+            session, tracks = self._session, self._session.tracks
+            reported = partial(Stall.reported, session)
             self._sampling().add(self._stacks)
+            self._sampling().add(StallLog(run, tracks.own, reported, traffic, tracks.of_ranks))
 
     def step_ended(self, stats: StepStats) -> None:
         """Count and log a step; an error of the disk must not end training."""

@@ -42,7 +42,7 @@ class Publisher:
         report: Receives a sentence when the others are lost.
 
     Attributes:
-        alerts: Of rank 0, whose counts stand in its state; None where nobody asked for alerts.
+        alerts: Of rank 0, which stand in its state; None where nobody asked for alerts.
     """
 
     def __init__(self, session: Session, durations: Durations, blocked: Blocked, report: Callable[[str], None]) -> None:
@@ -97,8 +97,8 @@ class Publisher:
         if self._latest is None:
             return []
         own = observe(session, self._durations, self._latest, self._blocked.since(self._exposed.next_step))
-        alerts = {} if self.alerts is None else self.alerts.counts
-        states = [replace(own, alerts=alerts, exposed_ns=self._exposed.total_ns)]
+        own = replace(own, exposed_ns=self._exposed.total_ns)
+        states = [own if self.alerts is None else replace(own, alerts=self.alerts.counts, awaited=self.alerts.awaited)]
         if session.size > 1 and self._others_are_there:
             keys = [_key(session, rank) for rank in range(1, session.size)]
             try:

@@ -11,6 +11,7 @@ import orjson
 from ringtune.errors import RingtuneError
 from ringtune.meters.durations import Durations
 from ringtune.meters.sample import Sample
+from ringtune.meters.stalls import Stall, Waiting
 
 if TYPE_CHECKING:
     from ringtune.session import Session
@@ -31,12 +32,15 @@ class RankState:
         counters: The runtime's sums, by the names of `ringtune.stats.StepStats`.
         traffic: Operations and bytes of each kind of operation.
         stalls: Stalls that this rank reported.
+        stall: What this rank reported last of it.
         open_operations: Operations that were submitted and are not done.
         knobs: The runtime's setting and, as ``knobs_version``, its version.
         sample: Process and machine, by the names of `ringtune.meters.sample.Sample`.
         blocked: Of the newest steps number and blocked time in ns; each is told several times.
         exposed_ns: Of rank 0, exposed communication of the job.
         alerts: Of rank 0, for every kind of alert how often it was raised and whether it holds, 1 or 0.
+        awaited: Of rank 0, while a stall is an alert: missing rank, its longest waiting operation, and since when, in
+            Unix ns.
     """
 
     rank: int
@@ -49,12 +53,14 @@ class RankState:
     counters: Mapping[str, int]
     traffic: Mapping[str, Sequence[int]]
     stalls: int
+    stall: Stall
     open_operations: int
     knobs: Mapping[str, int]
     sample: Mapping[str, Any]
     blocked: Sequence[Sequence[int]] = field(default_factory=list)
     exposed_ns: int = 0
     alerts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    awaited: Sequence[Sequence[Any]] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
         """Return the document as it travels."""
@@ -68,8 +74,11 @@ class RankState:
             RingtuneError: It is none.
         """
         try:
-            return cls(**orjson.loads(document))
-        except (ValueError, TypeError) as error:
+            found = orjson.loads(document)
+            stall = found.pop("stall")
+            waiting = [Waiting(**one) for one in stall["waiting"]]
+            return cls(**found, stall=Stall(stall["seen_ns"], waiting))
+        except (ValueError, TypeError, KeyError) as error:
             raise RingtuneError(f"a rank's metrics cannot be read ({error}); do all ranks run one version?") from None
 
 
@@ -86,6 +95,7 @@ def observe(session: Session, durations: Durations, sample: Sample, blocked: Seq
         counters=session.counters(),
         traffic={name.lower(): values for name, values in session.traffic().items()},
         stalls=session.stalls,
+        stall=Stall.reported(session),
         open_operations=session.open_operations,
         knobs=session.knob_values(),
         sample=orjson.loads(orjson.dumps(sample)),

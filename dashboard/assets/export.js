@@ -47,18 +47,26 @@ window.ringtuneExport = (function () {
       }
       const color = trace.marker && trace.marker.color;
       const shaded = (Array.isArray(color) || ArrayBuffer.isView(color)) && typeof color[n] === "number";
-      return Object.assign(row, trace.base === undefined ? {} : { base: at(trace.base, n) },
-        shaded ? { value: color[n] } : {});
+      if (trace.base !== undefined) {
+        // Of a bar that floats plotly's own value is its length.
+        const letter = trace.orientation === "h" ? "x" : "y";
+        Object.assign(row, { [letter]: at(trace.base, n), length: row[letter] });
+      }
+      return Object.assign(row, shaded ? { value: color[n] } : {});
     });
   }
 
   function csv(plot) {
-    const shown = plot._fullData.filter((trace) => trace.visible === true);
+    const shown = plot._fullData.filter((trace) => trace.visible === true && trace.mode !== "text"); // labels repeat bars
     const all = shown.flatMap(rows);
-    const heads = { series: "series", x: "x", y: "y", base: "begin", value: "value", low: "low", high: "high", text: "note" };
+    const heads = { series: "series", x: "x", y: "y", length: "length", value: "value", low: "low", high: "high", text: "note" };
     if (shown.length) {
       heads.x = title(plot, shown[0], "x");
       heads.y = title(plot, shown[0], "y");
+      const unit = heads[shown[0].orientation === "h" ? "x" : "y"].match(/ \([^()]*\)$/);
+      heads.length += unit ? unit[0] : "";
+      const scale = shown.map((trace) => trace.colorbar || (trace.marker && trace.marker.colorbar)).find(Boolean);
+      heads.value = scale && scale.title && scale.title.text ? plain(scale.title.text).replace("; ", " ") : heads.value;
     }
     const used = Object.keys(heads).filter((key) => all.some((row) => row[key] !== undefined && row[key] !== ""));
     const lines = all.map((row) => used.map((key) => cell(row[key])).join(","));

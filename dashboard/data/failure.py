@@ -9,7 +9,7 @@ from ringtune.dashboard.data import machine
 from ringtune.dashboard.data.files import Unreadable, listing, read_document, read_tail, text
 from ringtune.dashboard.data.runs import RunInfo, rank_files
 from ringtune.dashboard.data.timeline.index import TimelineIndex
-from ringtune.timeline.doctor.failure import STACK_BYTES, Failure, RankEnd, explain
+from ringtune.timeline.doctor.failure import STACK_BYTES, Failure, RankEnd, explain, reported
 from ringtune.timeline.spans import empty_table
 
 RANK_LIMIT = 64
@@ -32,9 +32,10 @@ def data(run: RunInfo, index: TimelineIndex | None) -> Failure | None:
         document = read_document(run.path, layout.run_file(run.path))
     except Unreadable:
         document = {}
-    spans, instants, ranks = (index.recorded(), index.instants, index.ranks) if index else (empty_table(), (), ())
+    said = () if index else reported(_texts(run, ".json"))
+    spans, instants, ranks = (index.recorded(), index.instants, index.ranks) if index else (empty_table(), said, ())
     size, running = min(max(run.ranks, max(ranks, default=-1) + 1), RANK_LIMIT), run.status == "live"
-    found = explain(document, _stacks(run), machine.last_words(run), spans, instants, size, running=running)
+    found = explain(document, _texts(run, ".txt"), machine.last_words(run), spans, instants, size, running=running)
     if found is None:
         return None
     return replace(
@@ -52,10 +53,10 @@ def _shown(end: RankEnd) -> RankEnd:
     return replace(end, error=error, collective=collective, stood=stood, lines=tuple(map(text, end.lines)))
 
 
-def _stacks(run: RunInfo) -> dict[int, str]:
-    """Return what the ranks wrote of their stacks."""
+def _texts(run: RunInfo, suffix: str) -> dict[int, str]:
+    """Return what the ranks wrote of their stacks (``.txt``), or of stalls (``.json``)."""
     found = {}
-    for rank, path in sorted(rank_files(run.path, run.path / layout.STACKS_FOLDER, ".txt").items())[:RANK_LIMIT]:
+    for rank, path in sorted(rank_files(run.path, run.path / layout.STACKS_FOLDER, suffix).items())[:RANK_LIMIT]:
         try:
             content, _ = read_tail(run.path, path, STACK_BYTES)
         except Unreadable:

@@ -14,7 +14,7 @@ from ringtune.dashboard.units import count, duration, number, size
 from ringtune.errors import RingtuneError
 from ringtune.tuner.model.assumed import assumptions, believed
 from ringtune.tuner.model.calibrate import Model, check
-from ringtune.tuner.model.questions import WIRE, Answer, Change, ask, built_in
+from ringtune.tuner.model.questions import WIRE, Answer, Change, Value, ask, built_in, ratio
 
 GBIT = 1e9 / 8
 MIB = 1 << 20
@@ -210,6 +210,7 @@ class Outlook:
         measured_ns: Length of a step as it was measured; None where that is not known.
         measured_efficiency: Of the job as it was measured.
         error: See `Baseline`.
+        throughput: Samples a second, against the job as it ran.
         host_bound: All ranks fit on one host, so the network between hosts does not matter.
         assumed: What stands in for terms that were not measured, in a sentence; "" if nothing does.
     """
@@ -221,6 +222,7 @@ class Outlook:
     measured_ns: float | None
     measured_efficiency: float | None
     error: float | None
+    throughput: Value
     host_bound: bool
     assumed: str
 
@@ -238,9 +240,15 @@ def data(base: Baseline, change: Change) -> Outlook:
         measured_ns=model.measured_ns,
         measured_efficiency=model.work.compute_ns / model.measured_ns if model.measured_ns else None,
         error=base.error,
+        throughput=_throughput(base.answer, answer),
         host_bound=answer.hosts == 1,
         assumed=assumptions(model, across=answer.hosts > 1, bandwidth=set_rate, latency=set_delay, named=NETWORK_DIALS),
     )
+
+
+def _throughput(before: Answer, after: Answer) -> Value:
+    step, more = ratio(before, after), after.ranks / before.ranks
+    return Value(more / step.value, more / step.high, more / step.low if step.low > 0 else math.inf)
 
 
 def curve(model: Model, own: Answer) -> tuple[Answer, ...]:
@@ -274,7 +282,7 @@ class Advice:
 
     label: str
     answer: Answer
-    saved: float
+    saved: Value
 
 
 def advice(model: Model, change: Change) -> tuple[Advice, ...]:
@@ -284,8 +292,9 @@ def advice(model: Model, change: Change) -> tuple[Advice, ...]:
     found = []
     for one in built_in(base.ranks)[1:]:
         answer = ask(quick, _on_top(change, one))
-        found.append(Advice(one.label, answer, 1 - answer.step_ns.value / base.step_ns.value))
-    return tuple(sorted(found, key=lambda one: -one.saved))
+        step = ratio(base, answer)
+        found.append(Advice(one.label, answer, Value(1 - step.value, 1 - step.high, 1 - step.low)))
+    return tuple(sorted(found, key=lambda one: -one.saved.value))
 
 
 def _on_top(change: Change, more: Change) -> Change:

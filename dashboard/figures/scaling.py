@@ -13,6 +13,7 @@ from ringtune.dashboard.data.scaling_runs import Factors
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import markup, number, percent
 from ringtune.timeline.runs.records import Estimate
+from ringtune.timeline.units import several
 
 FACTORS = (
     ("computation", "More computing", theme.PURPLE),
@@ -153,7 +154,7 @@ def _hover(one: ScalingSeries, ranks: int, value: Estimate, factor: float) -> st
         text = f"{number(value.median)} {markup(one.unit)} ({number(value.low)} to {number(value.high)})"
     else:
         text = f"{percent(value.median)} ({percent(value.low)} to {percent(value.high)})"
-    return f"{markup(one.label, 60)}<br>{ranks} ranks: {text}"
+    return f"{markup(one.label, 60)}<br>{several(ranks, 'rank')}: {text}"
 
 
 def _ranks_axis(figure: go.Figure, series: Sequence[ScalingSeries]) -> go.Figure:

@@ -71,9 +71,14 @@ def _cells(found: LateMap, unit_ns: float) -> tuple[list[float], list[list[float
     return x, values, _hovers(found), f"%{{y}} · {about}<br>%{{text}}<extra></extra>"
 
 
-def clipped_words(found: LateMap) -> str:
-    """Return where the colours end, if a cell is beyond; else nothing."""
-    top, worst = brightest_ns(found), float(found.mean_ns.max(initial=0.0))
+def clipped_words(found: LateMap, top_ns: float | None = None) -> str:
+    """Return where the colours end, if a cell is beyond; else nothing.
+
+    Args:
+        found: All that is drawn.
+        top_ns: Where the colours end, if they were chosen for an earlier state of the map.
+    """
+    top, worst = brightest_ns(found) if top_ns is None else top_ns, float(found.mean_ns.max(initial=0.0))
     return f"; colours end at {duration(top)}, the worst cell has {duration(worst)}" if worst > top else ""
 
 

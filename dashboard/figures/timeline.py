@@ -31,6 +31,7 @@ FILL = 0.82
 MARGINS = {"l": 124, "r": 12, "t": 49, "b": 44}
 """Pixels around the lanes; above them is a legend of one row, for which plotly would make this room anyway."""
 _FAINT = 0.16
+_LABEL_FONT = {"color": "#ffffff", "size": 11}
 LANE_LETTERS = 14
 """The number of letters that fit before a lane."""
 LETTERS = 150
@@ -50,7 +51,10 @@ def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light", extras:
     places, extras = places_of(view.lanes, view.compact), extras or Extras()
     figure = theme.blank(scheme, height_of(places))
     for phase, columns in _phases(index, view, places):
+        edge = columns.pop("edge")
         figure.add_trace(_bars(phase, columns))
+        if any(edge):
+            figure.add_trace(_edge_labels(phase, view, columns["y"], edge))
     _instants(figure, index, view, places)
     by_lane = {(lane.rank, lane.stage): place for lane, place in zip(view.lanes, places.tolist(), strict=True)}
     if extras.path is not None:
@@ -104,7 +108,7 @@ def height_of(places: Floats) -> int:
 def more_bars(index: TimelineIndex, tail: View) -> list[dict[str, Any]]:
     """Return the values to append to the traces of `timeline` so that they show a tail too, by their names."""
     return [
-        {"name": phase.label, "columns": {name: _plain(values) for name, values in columns.items()}}
+        {"name": phase.label, "columns": {name: _plain(values) for name, values in columns.items() if name != "edge"}}
         for phase, columns in _phases(index, tail, places_of(tail.lanes, tail.compact))
     ]
 
@@ -145,9 +149,27 @@ def _bars(phase: theme.Phase, columns: dict[str, Any]) -> go.Bar:
         insidetextanchor="start",
         constraintext="none",
         textangle=0,
-        textfont={"color": "#ffffff", "size": 11},
+        textfont=_LABEL_FONT,
         hovertemplate="%{hovertext}<extra></extra>",
+        legendgroup=phase.label,
         **columns,
+    )
+
+
+def _edge_labels(phase: theme.Phase, view: View, places: Floats, labels: list[str]) -> go.Scatter:
+    """Write the labels of bars that began before the window at its edge; a bar's own text would begin outside."""
+    written = [(place, label) for place, label in zip(places.tolist(), labels, strict=True) if label]
+    return go.Scatter(
+        x=[view.window.begin_ns / NS_PER_AXIS] * len(written),
+        y=[place for place, _ in written],
+        text=[f"\u00a0{label}" for _, label in written],  # not at the very edge
+        name=f"{phase.label}, began before",
+        mode="text",
+        textposition="middle right",
+        textfont=_LABEL_FONT,
+        hoverinfo="skip",
+        showlegend=False,
+        legendgroup=phase.label,
     )
 
 
@@ -187,16 +209,22 @@ def _columns(index: TimelineIndex, view: View, chosen: Ints, places: Floats) -> 
     rows = np.array([one.rows for one in view.lanes], dtype=np.int64)[shapes.lane[chosen]]
     # Names only where a span has its lane for itself, and where a search does not dim it.
     named = (rows == 1) & (shapes.hit[chosen] | (not view.searched))
-    room = np.where(named, LETTERS * boxes.length_ns / view.window.length_ns, 0).astype(int)
+    begin, end, window = boxes.begin_ns, boxes.begin_ns + boxes.length_ns, view.window
+    cut = (begin < window.begin_ns) & (end > window.begin_ns)
+    # What is drawn beside the window has its label for when it is moved there.
+    seen = np.minimum(end, np.where(begin < window.end_ns, window.end_ns, np.inf)) - np.where(
+        cut, window.begin_ns, begin
+    )
+    room = np.where(named, LETTERS * seen / window.length_ns, 0).astype(int)
+    labels = [_label(index, span, fit) for span, fit in zip(shapes.span[chosen].tolist(), room.tolist(), strict=True)]
     return {
         "base": boxes.begin_ns / NS_PER_AXIS,
         "x": boxes.length_ns / NS_PER_AXIS,
         "y": boxes.centre,
         "width": boxes.height,
         "marker.opacity": boxes.opacity,
-        "text": [
-            _label(index, span, fit) for span, fit in zip(shapes.span[chosen].tolist(), room.tolist(), strict=True)
-        ],
+        "text": ["" if outside else label for outside, label in zip(cut.tolist(), labels, strict=True)],
+        "edge": [label if outside else "" for outside, label in zip(cut.tolist(), labels, strict=True)],
         # A list: of packed columns Dash does not say which number was clicked.
         "customdata": _batches(index, shapes.span[chosen]),
         "hovertext": [_hover(index, view, n) for n in chosen.tolist()],

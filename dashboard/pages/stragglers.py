@@ -212,8 +212,8 @@ def _drawn(drawn: LateMap | None, cause: str, pathname: str | None) -> dict[str,
     """Return what the next polls need to know to add columns."""
     if drawn is None:
         return None
-    unit_ns, _ = time_scale(figures.brightest_ns(drawn))
-    about = {"cause": cause, "unit_ns": unit_ns, "rows": len(drawn.ranks)}
+    top_ns = figures.brightest_ns(drawn)
+    about = {"cause": cause, "unit_ns": time_scale(top_ns)[0], "top_ns": top_ns, "rows": len(drawn.ranks)}
     return {"page": pathname, "number": time.monotonic_ns(), **about, **_reach(drawn)}
 
 
@@ -231,24 +231,27 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         route: The page.
         before: What was drawn, from the browser, which may send anything.
     """
-    numbers = drawn_numbers(before, "first", "last", "wide", "rows", "unit_ns")
+    numbers = drawn_numbers(before, "first", "last", "wide", "rows", "unit_ns", "top_ns")
     if numbers is None or not numbers[4]:
         return {}
     found = seen(context, route, "lateness", anew=False)
     if not isinstance(found, Seen) or found.newest is None:
         return {}
-    first, last, wide, rows, unit_ns = numbers
+    first, last, wide, rows, unit_ns, top_ns = numbers
     width = _width(found.analysis)
     same = (found.newest.first, width) == (first, wide)
     at = (int(last) - int(first)) // width if same else 0
     steps = (found.newest.first + at * width, found.newest.last)
-    drawn = late_map(found.analysis, str(before.get("cause") or ""), steps, width) if steps[0] <= steps[1] else None
+    cause = str(before.get("cause") or "")
+    drawn = late_map(found.analysis, cause, steps, width) if steps[0] <= steps[1] else None
     if drawn is None or len(drawn.ranks) != rows:
         return {"anew": before.get("number")}
     traces = figures.more_columns(drawn, at, unit_ns)
     now = {**before, "first": found.newest.first, "last": found.newest.last, "wide": width}
     grown = {"number": before.get("number"), "drawn": now, "figures": [{"graph": "stragglers-map", "traces": traces}]}
+    everything = late_map(found.analysis, cause, None, width)
     said = _reached((found.newest.first, found.newest.last), width, drawn.recorded[1])
+    said += figures.clipped_words(everything, top_ns) if everything is not None else ""
     return {"grown": grown, "texts": [["stragglers-age", age_words(found.newest)], ["stragglers-note", said]]}
 
 

@@ -32,8 +32,9 @@ from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import age as ago
 from ringtune.dashboard.units import count, duration, number, percent, signed_percent
+from ringtune.timeline.units import times_in_one_unit
 from ringtune.tuner.model.calibrate import Model
-from ringtune.tuner.model.questions import WIRE, Value
+from ringtune.tuner.model.questions import WIRE, Value, percents
 
 _NOTHING = (
     "A prediction needs a timeline",
@@ -167,14 +168,21 @@ def _interval(value: Value, text: Any) -> str:
 
 def stat_cards(outlook: Outlook) -> list[dmc.Card]:
     """Return the numbers at the top of the page."""
-    answer, ran = outlook.answer, outlook.as_ran
-    more = answer.ranks / answer.step_ns.value / (ran.ranks / ran.step_ns.value)
+    answer, more = outlook.answer, outlook.throughput
+    more_words = f"{_interval(more, number)}, of the job as it ran" if more.low < more.high else "as the job ran"
     return [
         stat("Efficiency", percent(answer.efficiency.value), _interval(answer.efficiency, percent)),
         stat("Step time", duration(answer.step_ns.value), _interval(answer.step_ns, duration)),
-        stat("Throughput", f"× {number(more)}", "of the job as it ran"),
-        stat("Exposed", duration(answer.exposed_ns.value), _interval(answer.exposed_ns, duration)),
+        stat("Throughput", f"× {number(more.value)}", more_words),
+        _part("Exposed", answer.exposed_ns),
     ]
+
+
+def _part(label: str, value: Value) -> dmc.Card:
+    """Return the card of a part of a step; of one that cannot be told from none, how long it is at most."""
+    if value.low == 0.0 < value.high:
+        return stat(label, value.text(times_in_one_unit), "perhaps none")
+    return stat(label, duration(value.value), _interval(value, duration))
 
 
 def note(outlook: Outlook) -> str:
@@ -215,14 +223,18 @@ def news(context: Context, route: Route, _before: dict[str, Any]) -> dict[str, A
     return {"texts": [["whatif-age", age_words(context, route)]]}
 
 
+def _saves(saved: Value) -> bool:
+    return max(map(abs, (saved.low, saved.high))) >= 0.0005
+
+
 def advice_rows(found: tuple[Advice, ...]) -> list[list[str]]:
     """Return the rows of the table of advice, as `HEAD` names its cells."""
     return [
         [
             one.label,
-            percent(one.saved) if abs(one.saved) >= 0.0005 else "nothing",
-            f"{duration(one.answer.step_ns.value)} ({_interval(one.answer.step_ns, duration)})",
-            f"{percent(one.answer.efficiency.value)} ({_interval(one.answer.efficiency, percent)})",
+            one.saved.text(percents) if _saves(one.saved) else "nothing",
+            one.answer.step_ns.text(times_in_one_unit),
+            one.answer.efficiency.text(percents),
         ]
         for one in found
     ]

@@ -1,15 +1,17 @@
-// From what Python passes to what the runtime takes.
+// From what Python passes to what the runtime takes, and back.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "device/cuda_driver.h"
+#include "runtime/stall_report.h"
 #include "runtime/submission.h"
 
 namespace ringtune::bind {
@@ -45,6 +47,19 @@ inline std::optional<DType> to_wire(int value, int dtype) {
 inline std::optional<DevicePlace> to_place(int device, std::uintptr_t stream) {
   if (device < 0) return std::nullopt;
   return DevicePlace{device, reinterpret_cast<CudaStreamHandle>(stream)};
+}
+
+using StalledOperation = std::tuple<std::string, std::string, std::int64_t, std::vector<int>>;
+
+/// When a stall was seen, by the monotonic clock in ns, and of what waits in it title, name, age in ns and missing
+/// ranks; 0 and nothing of none.
+inline std::tuple<std::int64_t, std::vector<StalledOperation>> to_tuples(const std::optional<ReportedStall>& reported) {
+  std::vector<StalledOperation> operations;
+  if (!reported) return {0, operations};
+  for (const StalledTensor& tensor : reported->stall.tensors) {
+    operations.emplace_back(tensor.title, tensor.name, tensor.age_ns, tensor.missing);
+  }
+  return {reported->at_ns, operations};
 }
 
 // Addresses are those of tensors that the caller keeps alive.

@@ -285,6 +285,7 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
       .def("counters", [](const Runtime& self) { return to_dict(self.counters()); })
       .def("traffic", &traffic)
       .def_prop_ro("stalls", &Runtime::stalls)
+      .def_prop_ro("reported_stall", [](const Runtime& self) { return to_tuples(self.reported_stall()); })
       .def_prop_ro("open_operations", &Runtime::open_operations)
       .def(
           "start_timeline",

@@ -273,6 +273,7 @@ TrafficValues Runtime::traffic(CollectiveKind kind) const noexcept {
   return snapshot(impl_->counters.traffic[static_cast<std::size_t>(kind)]);
 }
 std::uint64_t Runtime::stalls() const noexcept { return impl_->counters.stalls.load(std::memory_order_relaxed); }
+std::optional<ReportedStall> Runtime::reported_stall() const { return own().engine->stall_reporter().newest(); }
 std::size_t Runtime::open_operations() const noexcept { return impl_->tickets.open(); }
 
 void Runtime::start_timeline(const TimelineOptions& timeline) {

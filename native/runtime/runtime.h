@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "runtime/gpu/data_paths.h"
 #include "runtime/operation.h"
 #include "runtime/overlap_policy.h"
+#include "runtime/stall_report.h"
 #include "runtime/statistics.h"
 #include "runtime/step_watch.h"
 #include "runtime/submission.h"
@@ -188,6 +190,8 @@ class Runtime {
   [[nodiscard]] TrafficValues traffic(CollectiveKind kind) const noexcept;
   /// Stalls that this rank has reported.
   [[nodiscard]] std::uint64_t stalls() const noexcept;
+  /// The newest stall that this rank has told of for the whole job.
+  [[nodiscard]] std::optional<ReportedStall> reported_stall() const;
   /// Operations that were submitted and are not done.
   [[nodiscard]] std::size_t open_operations() const noexcept;
 

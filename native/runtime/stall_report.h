@@ -33,6 +33,11 @@ struct Stall {
   bool quiet = false;
   friend bool operator==(const Stall&, const Stall&) = default;
 };
+/// A stall that a rank has told of, and when it was seen, by now_ns().
+struct ReportedStall {
+  std::int64_t at_ns = 0;
+  Stall stall;
+};
 /// Of tensors that are negotiated.
 [[nodiscard]] Stall stall_of(std::span<const StallAction> actions);
 [[nodiscard]] Bytes encode(const Stall& stall);

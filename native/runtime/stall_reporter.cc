@@ -70,6 +70,11 @@ std::vector<int> StallReporter::who_is_missing(Stall stall) {
   return std::move(*found).value_or(std::move(seen));
 }
 
+std::optional<ReportedStall> StallReporter::newest() const {
+  const std::lock_guard lock(mutex_);
+  return newest_;
+}
+
 void StallReporter::asked(int from, std::uint32_t number, const Bytes& question) noexcept {
   try {
     ByteReader in(question);
@@ -148,7 +153,7 @@ void StallReporter::report_as_rank_zero(Task& task) {
       if (with_stacks[rank]) states[rank] = later_of(states[rank], std::move(*with_stacks[rank]));
     }
     last_report_ns_ = now_ns();
-    tell(stall, states);
+    tell(task, states);
   }
   answer(task, missing);
 }
@@ -186,7 +191,7 @@ void StallReporter::report_elsewhere(Task& task) {
   const Answers answers = fabric_.inquire(question_for_report(task.stall), Deadline::after(kRankZeroNs));
   Stall& stall = task.stall;
   if (answers.empty()) {  // there is nobody to ask
-    if (!stall.quiet) tell(stall, {});
+    if (!stall.quiet) tell(task, {});
     return answer(task, missing_ranks(stall));
   }
   if (answers.front()) return answer(task, rest_as_ranks(ByteReader(*answers.front())));
@@ -194,7 +199,7 @@ void StallReporter::report_elsewhere(Task& task) {
   if (!stall.quiet && !left_to_another(stall)) {
     RankStates states(hosts_.size());
     states[static_cast<std::size_t>(fabric_.rank())] = state_of_this_rank(false);
-    tell(stall, states);
+    tell(task, states);
   }
   answer(task, {0});
 }
@@ -230,8 +235,13 @@ RankState StallReporter::state_of_this_rank(bool with_stack) const {
   return state;
 }
 
-void StallReporter::tell(const Stall& stall, const RankStates& states) {
+void StallReporter::tell(const Task& task, const RankStates& states) {
+  const Stall& stall = task.stall;
   log(LogLevel::kWarning, report_of(stall, states, hosts_));
+  {
+    const std::lock_guard lock(mutex_);
+    newest_ = {task.seen_ns, stall};
+  }
   if (!tracer_.recording()) return;
   for (const StalledTensor& tensor : stall.tensors) {
     std::string args = "{\"tensor\":" + json_quote(tensor.name) + ",\"missing\":[";

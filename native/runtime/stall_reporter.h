@@ -36,6 +36,8 @@ class StallReporter {
   void find_missing(Stall stall, std::function<void(std::vector<int>)> found);
   /// The same at once. Blocks.
   [[nodiscard]] std::vector<int> who_is_missing(Stall stall);
+  /// The newest stall that this rank has told of for the whole job.
+  [[nodiscard]] std::optional<ReportedStall> newest() const;
   /// A question of another rank's reporter; on the monitor's thread.
   void asked(int from, std::uint32_t number, const Bytes& question) noexcept;
   /// Ends the thread. After it nothing is reported or answered.
@@ -44,6 +46,7 @@ class StallReporter {
  private:
   struct Task {
     Stall stall;
+    std::int64_t seen_ns = now_ns();
     int from = -1;  // the rank that asked, -1: this one
     std::uint32_t number = 0;
     std::function<void(std::vector<int>)> found = {};
@@ -60,7 +63,7 @@ class StallReporter {
   [[nodiscard]] RankState state_of_this_rank(bool with_stack) const;
   [[nodiscard]] bool reported_knot(const RankStates& states);
   [[nodiscard]] bool reported_lately(const Stall& stall) const;
-  void tell(const Stall& stall, const RankStates& states);
+  void tell(const Task& task, const RankStates& states);
   void answer(Task& task, const std::vector<int>& missing);
   bool pause(std::int64_t time_ns);
 
@@ -77,9 +80,10 @@ class StallReporter {
   std::uint64_t last_knot_ = 0;   // digest of the tensors of ranks that wait for one another
   std::int64_t last_knot_ns_ = 0;
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Task> tasks_;
+  std::optional<ReportedStall> newest_;
   bool stopped_ = false;
   std::thread thread_;
 };

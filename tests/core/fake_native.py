@@ -239,6 +239,8 @@ class FakeRuntime:
     def stalls(self) -> int:
         return 0
 
+    reported_stall: tuple[int, list[tuple[str, str, int, list[int]]]] = (0, [])
+
     @property
     def open_operations(self) -> int:
         return len(self.held)

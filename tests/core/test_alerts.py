@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,8 +16,9 @@ import pytest
 
 from ringtune import layout, runfolder
 from ringtune.config import Config
-from ringtune.meters.alerts import LOOKS_S, Alerts, Conditions, Limits, earlier_run
+from ringtune.meters.alerts import LOOKS_S, REPORT_S, Alerts, Conditions, Limits, earlier_run
 from ringtune.meters.sample import Sample
+from ringtune.meters.stalls import Stall, Waiting
 from ringtune.meters.state import RankState
 from ringtune.runfolder import RunRecord
 from tests.core.test_metrics import state
@@ -24,10 +26,14 @@ from tests.core.test_metrics import state
 MS = 10**6
 NOW = Sample(**{field.name: 0 for field in fields(Sample) if field.name != "gpus"})
 EVEN = {0: (10, 4), 1: (10, 4), 2: (10, 4)}
+REPORT = Stall(1, [Waiting("'a' (x)", "a", 9, [1])])
+MOMENT = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
 LATE = {0: (10, 4), 1: (10, 1), 2: (10, 4)}
 
 
-def job(steps: int, per_step: dict[int, tuple[int, int]], stalls: int = 0) -> list[RankState]:
+def job(
+    steps: int, per_step: dict[int, tuple[int, int]], stalls: int = 0, reported: Mapping[int, Stall] | None = None
+) -> list[RankState]:
     """States of ranks after so many steps of these durations and blocked times in ms."""
     return [
         replace(
@@ -36,6 +42,7 @@ def job(steps: int, per_step: dict[int, tuple[int, int]], stalls: int = 0) -> li
             step_ns=steps * wall * MS,
             counters={"wait_ns": steps * wait * MS},
             stalls=stalls,
+            stall=(reported or {}).get(rank, Stall()),
         )
         for rank, (wall, wait) in per_step.items()
     ]
@@ -93,15 +100,75 @@ def test_slower_than_an_earlier_run_by_its_slowest_rank() -> None:
     assert kinds(Conditions(Limits(slower=0.2)), (0, job(1, EVEN)), (1, job(20, EVEN))) == [[], []]
 
 
-def test_a_stall_holds_until_the_next_step() -> None:
+def test_a_stall_holds_from_its_report_until_the_next_step() -> None:
     looks = [
         (0, job(5, EVEN)),
         (1, job(5, EVEN, 1)),
-        (90, job(5, EVEN, 1)),
-        (91, job(5, EVEN, 2)),
-        (92, job(6, EVEN, 2)),
+        (3, job(5, EVEN, 1, {0: REPORT})),
+        (90, job(5, EVEN, 1, {0: REPORT})),
+        (91, job(5, EVEN, 2, {0: REPORT})),
+        (92, job(6, EVEN, 2, {0: REPORT})),
+        (93, job(6, EVEN, 2, {0: REPORT})),
     ]
-    assert kinds(Conditions(Limits()), *looks) == [[], ["stall"], ["stall"], ["stall"], []]
+    assert kinds(Conditions(Limits()), *looks) == [[], [], ["stall"], ["stall"], ["stall"], [], []]
+
+
+def test_a_stall_that_nobody_reports_is_one_without_names_after_some_seconds() -> None:
+    conditions = Conditions(Limits())
+    looks = [(0, job(5, EVEN)), (1, job(5, EVEN, 1)), (1 + REPORT_S, job(5, EVEN, 1))]
+    *_, (alert,) = [conditions.look(at_s, states) for at_s, states in looks]
+    assert alert.message == "operations of ranks 0, 1, 2 wait for ranks that have not submitted them"
+    assert (alert.rank, alert.awaited) == (-1, [])
+
+
+def test_ranks_that_wait_for_one_another_are_an_alert_though_no_rank_counts_a_stall() -> None:
+    assert kinds(Conditions(Limits()), (0, job(5, EVEN)), (1, job(5, EVEN, 0, {2: REPORT}))) == [[], ["stall"]]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "words", "rank", "awaited"),
+    [
+        ([(9, [1])], f"'0' (x) waits since {MOMENT} for rank 1, which has not submitted it", 1, {1: "'0' (x)"}),
+        (
+            [(9, [1, 2]), (9, [1, 2])],
+            f"'0' (x), '1' (x) wait since {MOMENT} for ranks 1, 2, which have not submitted them",
+            -1,
+            {1: "'0' (x)", 2: "'0' (x)"},
+        ),
+        (
+            [(9, [0]), (8, [1]), (7, [0])],
+            f"'0' (x), '2' (x) wait since {MOMENT} for rank 0, which has not submitted them; "
+            f"'1' (x) waits since {MOMENT} for rank 1, which has not submitted it",
+            -1,
+            {0: "'2' (x)", 1: "'1' (x)"},
+        ),
+        ([(9, [])], f"'0' (x) waits since {MOMENT} for bytes of ranks that have all come", -1, {}),
+        (
+            5 * [(9, list(range(20)))],
+            f"'0' (x), '1' (x), '2' (x) and 2 more wait since {MOMENT} for ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more, "
+            "which have not submitted them",
+            -1,
+            dict.fromkeys(range(20), "'0' (x)"),
+        ),
+    ],
+)
+def test_a_stall_names_the_missing_ranks_the_operations_and_since_when(
+    waiting: list[tuple[int, list[int]]], words: str, rank: int, awaited: dict[int, str]
+) -> None:
+    report = Stall(1, [Waiting(f"'{at}' (x)", str(at), since, ranks) for at, (since, ranks) in enumerate(waiting)])
+    conditions = Conditions(Limits())
+    conditions.look(0, job(5, EVEN))
+    (alert,) = conditions.look(1, job(5, EVEN, 1, {0: report}))
+    assert (alert.message, alert.rank) == (words, rank)
+    assert {one: operation for one, operation, _ in alert.awaited} == awaited
+
+
+def test_the_next_stall_is_told_by_its_own_report() -> None:
+    conditions, later = Conditions(Limits()), Stall(2, [Waiting("'b' (x)", "b", 9, [2])])
+    looks = [(0, job(5, EVEN)), (1, job(5, EVEN, 1, {0: REPORT})), (2, job(6, EVEN, 1, {0: REPORT}))]
+    looks += [(3, job(6, EVEN, 2, {0: REPORT})), (4, job(6, EVEN, 2, {0: later}))]
+    *_, silent, (alert,) = [conditions.look(at_s, states) for at_s, states in looks]
+    assert silent == [] and "'b' (x)" in alert.message and alert.rank == 2
 
 
 def test_other_ranks_after_a_change_begin_anew() -> None:
@@ -138,7 +205,8 @@ def receiver(status: int = 200) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def stalled(url: str, said: list[str]) -> Alerts:
     """Alerts after a stall began, was seen twice, ended, and began again."""
     looks = [(5, 0), (5, 1), (5, 1), (5, 1), (6, 1), (6, 2), (6, 2)]
-    states = iter([job(steps, EVEN, stalls) for steps, stalls in looks])
+    reports = [Stall(), REPORT, replace(REPORT, seen_ns=2)]
+    states = iter([job(steps, EVEN, stalls, {0: reports[stalls]}) for steps, stalls in looks])
     alerts = Alerts(Conditions(Limits()), lambda: next(states), url, "train-2", said.append)
     for _ in looks:
         alerts.append(NOW)
@@ -151,10 +219,12 @@ def test_an_alert_is_raised_once_until_it_is_over_and_reaches_the_webhook(capfd:
     with receiver() as (url, got):
         alerts = stalled(url, said)
     assert alerts.counts == {"late_rank": (0, 0), "slower": (0, 0), "stall": (2, 1)}
-    message = "operations of ranks 0, 1, 2 wait for ranks that have not submitted them"
+    assert alerts.awaited == [(1, "'a' (x)", 9)]
+    message = f"'a' (x) waits since {MOMENT} for rank 1, which has not submitted it"
+    waiting = [{"operation": "'a' (x)", "tensor": "a", "since_unix_ns": 9, "missing": [1]}]
     assert capfd.readouterr().err == 2 * f"ringtune alert: {message}\n"
     assert [{**one, "at_unix_ns": 0} for one in got] == 2 * [
-        {"run": "train-2", "kind": "stall", "rank": -1, "message": message, "at_unix_ns": 0}
+        {"run": "train-2", "kind": "stall", "rank": 1, "message": message, "waiting": waiting, "at_unix_ns": 0}
     ]
     assert said == []
 

@@ -24,6 +24,7 @@ RUN = Path("runs/x")
         (layout.scaling_file(RUN, "resnet 50"), "runs/x/scaling/resnet-50.json"),
         (layout.log_file(RUN, 1), "runs/x/logs/rank-00001.log"),
         (layout.stack_file(RUN, 1), "runs/x/stacks/rank-00001.txt"),
+        (layout.stall_file(RUN, 1), "runs/x/stacks/rank-00001.json"),
     ],
 )
 def test_names_are_those_agreed(path: Path, expected: str) -> None:

@@ -31,6 +31,7 @@ from ringtune.meters.exporter import Exporter, JobCollector
 from ringtune.meters.exposure import KEPT, Blocked, Exposed
 from ringtune.meters.publisher import Publisher
 from ringtune.meters.sample import Machine
+from ringtune.meters.stalls import Stall, Waiting
 from ringtune.meters.state import RankState
 from ringtune.session import Session
 from ringtune.stats import StepStats
@@ -52,6 +53,7 @@ def state(rank: int, host: str = "a", local_rank: int = 0) -> RankState:
         traffic={"allreduce": [10 + rank, 4000], "broadcast": [1, 8]}, stalls=0, open_operations=3,
         knobs={**Knobs(fusion_bytes=1 << 20, cycle_time_ns=2_000_000, algorithm=1).as_dict(), "knobs_version": 9},
         sample={**vars(Machine().sample()), "machine_cores": 8 + rank, "gpus": [GPU]}, alerts={"stall": [2, 1]},
+        stall=Stall(5, [Waiting("'grad' (allreduce)", "grad", 7, [1])]), awaited=[[1, "'grad' (allreduce)", 7]],
     )  # fmt: skip
 
 

@@ -159,6 +159,8 @@ def test_a_map_says_where_its_colours_end() -> None:
     assert (even.colorbar.ticktext, clipped.colorbar.ticktext) == (None, ("0", "≥ 1"))
     said = "; colours end at 1.00 ms, the worst cell has 1.00 s"
     assert [clipped_words(one) for one in maps if one is not None] == ["", said]
+    grown = "; colours end at 500 µs, the worst cell has 1.00 ms"  # since the map was drawn
+    assert (clipped_words(maps[0], 5e5), clipped_words(maps[0], 1e6)) == (grown, "")
 
 
 def test_the_map_of_nothing_is_empty_but_whole() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +143,26 @@ def test_texts_in_saved_data_are_no_formulas(visit: Visit, url: str) -> None:
     }"""
     found = visit.page.evaluate(f"window.ringtuneExport.csv({plot})")
     assert found == "series,A b,y,note\r\n'=1+1,-1,-3,\"a,<b>\"\r\n'=1+1,2.5,,x; y\r\n"
+
+
+def test_bars_that_float_are_saved_by_where_they_begin_and_their_length(
+    visit: Visit, url: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    page = visit.page
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/timeline")
+    page.wait_for_selector("#timeline-graph .bars .point", state="attached")
+    text = _saved(visit, "timeline-graph", "CSV", tmp_path).decode("utf-8-sig")
+    head, *lines = list(csv.reader(text.splitlines()))
+    assert head == ["series", "Time since the job's first event (ms)", "y", "length (ms)", "note"]
+    found = [(line, at) for line in lines if (at := re.search(r"; (\S+) ms, from (\S+) to", line[4]))]
+    assert found
+    for line, at in found:
+        assert float(line[1]) == pytest.approx(float(at[2].replace(",", "")), abs=1e-3)
+        assert float(line[3]) == pytest.approx(float(at[1]), rel=0.01)
+    page.click("#tab-stragglers")
+    page.wait_for_selector("#stragglers-grid .ag-row")
+    cells = _saved(visit, "stragglers-map", "CSV", tmp_path).decode("utf-8-sig").splitlines()
+    assert cells[0] == "series,Step,label,Lateness (µs a step),note"
 
 
 def test_tuning_shows_what_was_learned_and_a_version_leads_to_the_timeline(

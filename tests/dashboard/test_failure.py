@@ -115,6 +115,56 @@ def test_without_a_timeline_the_stacks_speak(run: Path) -> None:
     assert found.headline == "Rank 1 stood in data.py line 5 (read) while the others waited."
 
 
+def waiting(run: Path, rank: int, document: object) -> None:
+    """What a rank reported of a stall."""
+    path = layout.stall_file(run, rank)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+
+
+def test_without_a_timeline_the_report_of_a_stall_names_who_is_missing(run: Path) -> None:
+    for part in layout.timeline_parts(run).iterdir():
+        part.unlink()
+    told(run, {0: TIMEOUT, 1: TERMINATED, 2: QUIET + TERMINATED})
+    named = {"operation": "'x' (allreduce)", "since_unix_ns": 10**18}
+    late, later = {**named, "tensor": "a", "missing": [2]}, {**named, "tensor": "b", "missing": [1, 2]}
+    later["since_unix_ns"] = 10**18 - 5 * 10**9
+    waiting(run, 0, {"format": 1, "written_unix_ns": 10**18 + 60 * 10**9, "waiting": [late, later]})
+    waiting(run, 1, {"format": 1, "written_unix_ns": 10**18, "waiting": [{**late, "missing": [0]}]})  # an older one
+    found = failure.data(read_run("crash", run), None)
+    assert found is not None and found.blamed == (1, 2)
+    assert found.words() == "Ranks 1, 2 did not come to b: the others waited 65 s. Look at data.py line 5 (read)."
+    assert explained(Run(run), None) == found
+    assert (
+        found.ranks[-1].sentence()
+        == "rank 0 ended by ringtune.errors.Timeout: waited for rank 2; stood in train.py line 9"
+    )
+    live = dataclasses.replace(read_run("crash", run), status="live")
+    found = failure.data(live, None)
+    assert found is not None and found.headline == "Ranks 1, 2 do not come to b: the others waited 65 s."
+    layout.stall_file(run, 0).unlink()
+    layout.stall_file(run, 1).unlink()
+    assert failure.data(dataclasses.replace(live, ranks=4), None) is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "", "[]", "null", "{", "[" * 10**5, {}, {"written_unix_ns": 1}, {"written_unix_ns": 1, "waiting": 3},
+        {"written_unix_ns": 1, "waiting": [3]}, {"written_unix_ns": "x", "waiting": []},
+        {"written_unix_ns": float("inf"), "waiting": []},
+        {"written_unix_ns": 1, "waiting": [{"tensor": "a", "missing": 2, "since_unix_ns": 0}]},
+        {"written_unix_ns": 1, "waiting": [{"tensor": "a", "missing": ["2", None, -1, True], "since_unix_ns": 0}]},
+    ],
+)  # fmt: skip
+def test_a_report_that_makes_no_sense_is_left_out(run: Path, document: object) -> None:
+    told(run, {0: LOST, 1: TERMINATED, 2: LOST})
+    waiting(run, 0, document)
+    found = failure.data(read_run("crash", run), None)
+    assert found is not None
+    assert found.headline == "Rank 1 stood in data.py line 5 (read) while the others waited."
+
+
 @pytest.mark.parametrize("stacks", [{}, {1: ""}, {1: "\x00\xff File \n"}])
 def test_a_run_that_left_nothing_is_not_explained(tmp_path: Path, stacks: dict[int, str]) -> None:
     told(tmp_path, stacks)

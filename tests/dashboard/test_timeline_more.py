@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 from ringtune.dashboard.data.timeline import trace
@@ -19,6 +20,7 @@ from ringtune.dashboard.figures.timeline_minimap import MAP_PIXELS, minimap
 from ringtune.dashboard.pages import timeline_state as state
 from ringtune.dashboard.pages.timeline_batch import followed_card
 from ringtune.dashboard.routes import parse
+from ringtune.dashboard.theme import PHASES
 from ringtune.timeline.analysis.critical_path import CAUSES, critical_path
 from ringtune.timeline.inputs import load
 from ringtune.timeline.spans import SpanTable, Trace, concatenate
@@ -246,3 +248,30 @@ def test_buckets_of_ddp_are_called_what_they_are(tmp_path: Path) -> None:
     followed = follow(index, int(index.spans.batch[moving][tensors.index(NAMES[262145])]))
     assert followed is not None and followed.label == NAMES[262145]
     assert index.next_hit("bucket 1 of 3 (2", 0) == index.next_hit(".262145.", 0) is not None
+
+
+def edge_labels(figure: go.Figure) -> list[go.Scatter]:
+    return [one for one in figure.data if one.type == "scatter" and one.mode == "text"]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
+def test_a_span_that_began_before_the_window_is_named_at_the_windows_edge(index: TimelineIndex, share: float) -> None:
+    step = index.step_window(3)
+    assert step is not None
+    window = Window(step.begin_ns + share * step.length_ns, step.end_ns)
+    figure = figures.timeline(index, index.view(Query(window, margin=15.0)))
+    edge, left = edge_labels(figure), window.begin_ns / 1e6
+    assert "step 3" in {
+        text.strip() for one in edge if one.legendgroup == PHASES[Stage.STEP.label].label for text in one.text
+    }
+    assert {x for one in edge for x in one.x} == {left}
+    beside = 0
+    for bars in (one for one in figure.data if one.type == "bar"):
+        for begin, length, text in zip(bars.base, bars.x, bars.text, strict=True):
+            assert not (text and begin < left < begin + length)
+            beside += bool(text) and begin + length < left
+    assert beside > 0  # what is moved into the window has its label
+
+
+def test_a_window_that_nothing_reaches_into_has_no_labels_at_its_edge(index: TimelineIndex) -> None:
+    assert edge_labels(figures.timeline(index, index.view(Query()))) == []

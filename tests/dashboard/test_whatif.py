@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ringtune.dashboard.pages import whatif as page
 from ringtune.timeline.spans import Trace, empty_table
 from ringtune.timeline.synthetic.generate import HostClock, Schedule
 from ringtune.tuner.model.calibrate import Model, calibrate
-from ringtune.tuner.model.questions import Change, ask
+from ringtune.tuner.model.questions import Change, Value, ask
 from tests.dashboard.folders import training
 from tests.timeline.generated_run import generate_run
 
@@ -142,12 +143,33 @@ def test_where_a_step_goes_adds_up(model: Model) -> None:
 
 def test_advice_is_sorted_by_what_it_saves(model: Model) -> None:
     found = whatif.advice(model, Change("x", ranks=64, bandwidth=1e8, straggler=1.5))
-    assert [one.saved for one in found] == sorted((one.saved for one in found), reverse=True)
+    assert [one.saved.value for one in found] == sorted((one.saved.value for one in found), reverse=True)
     saved = {one.label: one.saved for one in found}
-    assert saved["no straggler"] > 0 and saved["bf16 on the wire"] > 0
+    assert saved["no straggler"].value > 0 and saved["bf16 on the wire"].low > 0
     rows = page.advice_rows(found)
     assert len(rows[0]) == len(page.HEAD)
-    assert all(" to " in step and " to " in efficiency for *_, step, efficiency in rows)
+    assert all(re.fullmatch(r"\S+ \[\S+, \S+\] (%|µs|ms|s)", cell) for _, *cells in rows for cell in cells)
+
+
+def test_what_is_saved_lies_in_its_interval_which_no_step_below_its_computing_bounds(model: Model) -> None:
+    change = Change("x", ranks=64, bandwidth=1e8, straggler=1.5)
+    for one in whatif.advice(model, change):
+        assert one.saved.low <= one.saved.value <= one.saved.high
+        assert one.saved.high <= 1 - one.answer.step.compute_ns / ask(model, change).step.length_ns + 1e-9
+    surer = replace(model, error=model.error / 2)
+    pairs = zip(whatif.advice(model, change), whatif.advice(surer, change), strict=True)
+    assert all(less.saved.low > more.saved.low for more, less in pairs)
+
+
+def test_a_change_that_changes_nothing_saves_nothing_and_the_job_as_it_ran_has_its_throughput(model: Model) -> None:
+    found = {one.label: one.saved for one in whatif.advice(model, Change("x", knobs={"fusion_bytes": 1 << 20}))}
+    assert found["fusion buffer 1 MiB"] == Value(0, 0, 0)
+    base = Baseline.of(model)
+    same, more = whatif.data(base, Change("x")).throughput, whatif.data(base, Change("x", ranks=64)).throughput
+    assert same == Value(1, 1, 1)
+    assert 1 < more.low < more.value < more.high and more.value == pytest.approx(
+        16 * base.answer.step_ns.value / ask(model, Change("x", ranks=64)).step_ns.value
+    )
 
 
 def test_a_long_trace_is_cut_to_its_newest_steps(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

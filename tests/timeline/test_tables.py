@@ -74,3 +74,20 @@ def test_of_many_ranks_those_are_listed_that_stand_out(command: str, tmp_path: P
     assert "the 8 that stand out, of 40; --all lists all" in [line.strip() for line in few]
     assert len(few) < 75 < len(every) or (command != "summary" and len(every) - len(few) == 31)
     assert not any("--all lists" in line for line in every)
+
+
+def test_of_two_runs_of_many_ranks_those_are_listed_that_changed_most(tmp_path: Path) -> None:
+    plan = Scenario(ranks=40, steps=12, batches=1, hosts=("host",) * 40)
+    simulate(plan)[0].write(layout.timeline_parts(tmp_path / "a"))
+    simulate(replace(plan, slow_compute={33: 9_000_000}))[0].write(layout.timeline_parts(tmp_path / "b"))
+
+    def said(*more: str) -> tuple[str, list[str]]:
+        words = ["diff", str(tmp_path / "a"), str(tmp_path / "b"), *more]
+        output = CliRunner().invoke(timeline, words, catch_exceptions=False, env={"COLUMNS": "200"}).output
+        return output, [line.split()[2] for line in output.splitlines() if line.split()[:2] == ["compute", "rank"]]
+
+    (few, listed), (every, all_listed) = said(), said("--all")
+    assert listed[0] == "33" and len(listed) == 8 and len(all_listed) == 40
+    assert "of compute and waiting the 8 that stand out, of 40; --all lists all" in few and "--all lists" not in every
+    alike = [int(rank) for rank in all_listed if rank != "33"]
+    assert sorted(alike) == [*range(33), *range(34, 40)]

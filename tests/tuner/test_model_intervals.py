@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ringtune.errors import RingtuneError
 from ringtune.knobs import Knobs
+from ringtune.timeline.units import times_in_one_unit
+from ringtune.tuner.model.assumed import believed
 from ringtune.tuner.model.calibrate import Model, calibrate_to
 from ringtune.tuner.model.cluster import Cluster, Link
 from ringtune.tuner.model.measured import Measured, Moved
@@ -159,4 +162,29 @@ def test_parts_have_intervals_too_but_where_the_question_leaves_them_out() -> No
         assert 0 <= part.low <= part.value and part.value + 10 * MS < part.high
     overlapped, even = ask(model, Change("perfect", overlap=True)), ask(model, Change("even", even=True))
     assert (overlapped.exposed_ns, even.late_ns) == (Value(0.0, 0.0, 0.0), Value(0.0, 0.0, 0.0))
+    assert found.late_ns.low == 0 and found.late_ns.text(times_in_one_unit).startswith("at most ")
     assert overlapped.late_ns.high > 10 * MS and even.exposed_ns.high > 10 * MS
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (Value(355e3, 0.0, 3825e3), "at most 3.83 ms"),
+        (Value(0.0, 0.0, 2e6), "at most 2.00 ms"),
+        (Value(0.0, 0.0, 0.0), "0 s"),
+        (Value(11.7e6, 10.6e6, 12.8e6), "11.7 [10.6, 12.8] ms"),
+        (Value(5e6, 5e6, 5e6), "5.00 ms"),
+    ],
+)
+def test_an_interval_from_nothing_on_is_said_by_its_end(value: Value, words: str) -> None:
+    assert value.text(times_in_one_unit) == words
+
+
+@pytest.mark.parametrize(("error", "refused"), [(0.5, False), (0.52, True), (3.0, True)])
+def test_a_model_whose_intervals_would_begin_at_nothing_is_refused(error: float, refused: bool) -> None:
+    model = replace(calibrate_to(without_noise(), "job"), error=error)
+    if not refused:
+        assert believed(model) is model
+        return
+    with pytest.raises(RingtuneError, match=rf"the model errs by {100 * error:.0f} % on steps that were left out"):
+        believed(model)

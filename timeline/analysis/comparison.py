@@ -7,6 +7,7 @@ comes with a bootstrap interval, the p-value is Mann and Whitney's, corrected fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -133,7 +134,10 @@ def compare(first: Trace, second: Trace, tensors: int = 20) -> Comparison:
                 f"{trace.path or 'trace'}: {count} steps; a comparison draws steps and needs at least two "
                 "(call `session.end_step()` or use an optimizer that does, or PyTorch's `profiler.step()`)"
             )
-    alone = [sorted(f"{kind} {what}" for kind, what in samples[at].keys() - samples[1 - at].keys()) for at in (0, 1)]
+    alone = [
+        sorted((f"{kind} {what}" for kind, what in samples[at].keys() - samples[1 - at].keys()), key=_natural)
+        for at in (0, 1)
+    ]
     return Comparison(
         first=str(first.path or ""),
         second=str(second.path or ""),
@@ -251,7 +255,12 @@ def _judged(change: Change, p_value: float) -> Change:
 _KINDS = ("step", "compute", "waiting", "range", "stage", "tensor")
 
 
-def _worst_first(change: Change) -> tuple[int, float, int, str]:
+def _worst_first(change: Change) -> tuple[int, float, int, list[str]]:
     """Slower by most first, then faster by least, then what is unclear, then what did not change."""
     unsure = {"unclear": 1, "same": 2}.get(change.verdict, 0)
-    return unsure, -change.difference_ns, _KINDS.index(change.kind), change.what
+    return unsure, -change.difference_ns, _KINDS.index(change.kind), _natural(change.what)
+
+
+def _natural(name: str) -> list[str]:
+    """Return what orders names as people do: rank 9 before rank 10."""
+    return [part.zfill(9) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]

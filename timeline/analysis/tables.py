@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -17,7 +17,7 @@ from ringtune.timeline.analysis.critical_path import CriticalPath
 from ringtune.timeline.analysis.efficiency import Efficiency
 from ringtune.timeline.analysis.stragglers import RankLateness, Stragglers
 from ringtune.timeline.database import Answer
-from ringtune.timeline.units import share_text, time_text
+from ringtune.timeline.units import several, share_text, time_text
 
 Row = TypeVar("Row")
 
@@ -97,7 +97,7 @@ def _stacked(table: Table, width: int) -> Iterator[Table]:
         yield part
 
 
-def standing_out(rows: Sequence[Row], cost: Callable[[Row], float], *, every: bool) -> tuple[list[Row], str]:
+def standing_out(rows: Sequence[Row], cost: Callable[[Row], Any], *, every: bool) -> tuple[list[Row], str]:
     """Return the rows of a table of ranks, and what it leaves out in words: of many ranks only the worst are listed.
 
     Args:
@@ -184,7 +184,10 @@ def _host_table(found: Stragglers, *, every: bool) -> RenderableType:
     table = new_table("By host", "host", "ranks", *(cause for cause in stragglers.CAUSES))
     hosts, table.caption = standing_out(found.hosts, lambda host: sum(host.total_ns.values()), every=every)
     for host in hosts:
-        cells = [f"{host.steps_last[cause]} steps, {time_text(host.total_ns[cause])}" for cause in stragglers.CAUSES]
+        cells = [
+            f"{several(host.steps_last[cause], 'step')}, {time_text(host.total_ns[cause])}"
+            for cause in stragglers.CAUSES
+        ]
         table.add_row(host.host or "-", str(host.ranks), *cells)
     return table
 
@@ -231,13 +234,14 @@ def efficiency_view(found: Efficiency, *, every: bool = False) -> RenderableType
     return Group(length, table, useful)
 
 
-def comparison_view(found: Comparison) -> RenderableType:
-    """What changed, worst first."""
+def comparison_view(found: Comparison, *, every: bool = False) -> RenderableType:
+    """What changed, worst first; of many ranks those that changed most, or `every` one."""
     head = Text(f"A: {found.first} ({found.first_steps} steps)\nB: {found.second} ({found.second_steps} steps)")
     table = new_table(
         "Time a step, B against A, worst first", "what", "A", "B", "difference", "95 % interval", "p", "B is"
     )
-    for change in found.changes:
+    shown, table.caption = _shown_changes(found.changes, every=every)
+    for change in shown:
         style = {"slower": "red", "faster": "green"}.get(change.verdict)
         table.add_row(*_change_cells(change), style=style)
     parts: list[RenderableType] = [head, table]
@@ -246,6 +250,22 @@ def comparison_view(found: Comparison) -> RenderableType:
             more = f" and {len(only) - _LISTED} more" if len(only) > _LISTED else ""
             parts.append(Text(f"only in {name}: {', '.join(only[:_LISTED])}{more}", "yellow"))
     return Group(*parts)
+
+
+def _shown_changes(changes: Sequence[Change], *, every: bool) -> tuple[list[Change], str]:
+    """Return the changes to list, and what is left out of those that each rank has, in words."""
+    left_out: set[tuple[str, str]] = set()
+    said = ""
+    for kind in ("compute", "waiting"):
+        ranks = [change for change in changes if change.kind == kind]
+        chosen, words = standing_out(ranks, _certainty, every=every)
+        left_out |= {(kind, change.what) for change in ranks} - {(kind, change.what) for change in chosen}
+        said = f"of compute and waiting {words}" if words else said
+    return [change for change in changes if (change.kind, change.what) not in left_out], said
+
+
+def _certainty(change: Change) -> tuple[bool, float]:
+    return change.verdict in ("slower", "faster"), abs(change.difference_ns)
 
 
 def _change_cells(change: Change) -> tuple[str, ...]:

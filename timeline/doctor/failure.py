@@ -5,6 +5,7 @@ Whoever explains a run reads its texts as far as it trusts them, and gives them 
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Container, Mapping, Sequence
@@ -56,6 +57,7 @@ class RankEnd:
         step: The step of that collective.
         stood: Where in the user's Python it stood.
         lines: Its last lines: of its standard error as the launcher kept it, else of its log, else its newest stack.
+        recorded: Whether there is a timeline, which knows its collectives.
     """
 
     rank: int
@@ -65,13 +67,16 @@ class RankEnd:
     step: int = -1
     stood: str = ""
     lines: tuple[str, ...] = ()
+    recorded: bool = True
 
     def sentence(self) -> str:
         """Return it in words, for example ``rank 0 finished allreduce.bias of step 25; then: ...``."""
         step = f" of step {self.step}" if self.step >= 0 else ""
         done = f"finished {tensor_text(self.collective)}{step}" if self.collective else "finished no collective"
-        stood = f"; stood in {self.stood}" if self.stood else ""
-        return f"rank {self.rank} {done}" + (f"; then: {self.error}" if self.error else "") + stood
+        said = [done] if self.recorded else []
+        said += [f"{'then: ' if said else 'ended by '}{self.error}"] if self.error else []
+        said += [f"stood in {self.stood}"] if self.stood else []
+        return f"rank {self.rank} {'; '.join(said) or 'left no error and no stack'}"
 
 
 @dataclass(frozen=True)
@@ -155,10 +160,32 @@ def failure(run: Run, trace: Trace | None) -> Failure | None:
         return None
     stacks = {rank: _tail(path, STACK_BYTES) for rank, path in run.stacks.items()}
     printed = {rank: _tail(path, LOG_BYTES).splitlines() for rank, path in run.logs.items()}
-    spans, instants, size = (trace.spans, trace.instants, trace.size) if trace else (empty_table(), (), 0)
+    said = () if trace else reported({rank: _tail(path, STACK_BYTES) for rank, path in run.stalls.items()})
+    spans, instants, size = (trace.spans, trace.instants, trace.size) if trace else (empty_table(), said, 0)
     size, running = min(max(run.size, size), MOST_RANKS), run.status == "running"
     found = explain(run.document, stacks, printed, spans, instants, size, running=running)
     return found if found is not None and found.headline else None
+
+
+def reported(texts: Mapping[int, str]) -> tuple[Instant, ...]:
+    """Return what ranks wrote of a stall as a timeline would hold it, the operation that waits longest first.
+
+    Args:
+        texts: Of ranks, what they wrote (``stacks/rank-NNNNN.json``); what makes no sense there is left out.
+    """
+    found = []
+    for rank, text in texts.items():
+        try:
+            document = json.loads(text)
+            at_ns = int(document["written_unix_ns"])
+            for one in document["waiting"]:
+                args = {"tensor": str(one["tensor"]), "missing": one["missing"]}
+                found.append(
+                    Instant(STALL, "stall", rank, at_ns, {**args, "age_ns": at_ns - int(one["since_unix_ns"])})
+                )
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+            continue
+    return tuple(sorted(found, key=lambda one: (not one.args["missing"], -one.args["age_ns"])))
 
 
 def of_trace(trace: Trace) -> Failure | None:
@@ -207,9 +234,10 @@ def explain(
     if running and not (any(stacks.values()) and (missing or len(stacks) == size)):
         return None
     failed, last = _failed_operations(instants), _last(spans)
+    none = ("", -1) if len(spans) else None
     told = {**printed, **({seen.rank: seen.lines} if seen.lines else {})}
     ends = {
-        rank: _end(rank, stacks.get(rank, ""), told.get(rank, []), failed.get(rank, ""), last.get(rank, ("", -1)))
+        rank: _end(rank, stacks.get(rank, ""), told.get(rank, []), failed.get(rank, ""), last.get(rank, none))
         for rank in sorted({*range(size), *stacks, *told, *last, *failed, seen.rank} - {-1})
     }
     silent = [end for end in ends.values() if not end.error and end.rank < size]
@@ -226,14 +254,15 @@ def explain(
     return Failure(headline, action, blamed, ranks, first, hang)
 
 
-def _end(rank: int, stacks: str, lines: Sequence[str], failed: str, last: tuple[str, int]) -> RankEnd:
+def _end(rank: int, stacks: str, lines: Sequence[str], failed: str, last: tuple[str, int] | None) -> RankEnd:
     lines = [line for line in lines if line.strip()][-LOG_LINES:]
     error = _error(stacks.splitlines()) or _error(lines)
     own = bool(error) and _CONSEQUENCE.search(error) is None
     # With the line that says why it was written; of all threads the one that the signal met.
     newest = next((block for block in reversed(_BLOCK.split(stacks)) if _FRAME.search(block)), "")
     shown = tuple(lines or newest.rstrip().splitlines()[-LOG_LINES:])
-    return RankEnd(rank, error or failed, own, *last, _stood(newest), shown)
+    collective, step = last or ("", -1)
+    return RankEnd(rank, error or failed, own, collective, step, _stood(newest), shown, last is not None)
 
 
 def _verdict(

@@ -179,6 +179,11 @@ class Run:
         """Where ranks stand in Python that do not get on, or stood when they ended too early."""
         return dict(self._rank_files(self.path / layout.STACKS_FOLDER, ".txt"))
 
+    @property
+    def stalls(self) -> Mapping[int, Path]:
+        """What waits for which ranks, as ranks reported it."""
+        return dict(self._rank_files(self.path / layout.STACKS_FOLDER, ".json"))
+
     def _read_document(self) -> Mapping[str, Any]:
         path = layout.run_file(self.path)
         document = self._try(path, _object_in, path) or {}

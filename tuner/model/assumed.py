@@ -103,6 +103,11 @@ def believed(model: Model) -> Model:
             f"{time_text(model.measured_ns)}, so it cannot be asked about others: {advice}"
         )
     link = model.cluster.widest
+    if NORMAL_95 * model.error >= 1:
+        raise RingtuneError(
+            f"{model.work.name}: the model errs by {100 * model.error:.0f} % on steps that were left out of its fit, "
+            f"so a prediction could be anything from nothing to more than its double: {advice}"
+        )
     if model.cluster.ranks > 1 and link.bytes_per_s >= NEAR * FASTEST:
         raise RingtuneError(
             f"{model.work.name}: large batches took no longer than small ones, as if links carried "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +74,11 @@ class Change:
             raise UsageError("a straggler is a factor of at least 1, and speeds are factors above 0")
 
 
+def percents(*shares: float) -> tuple[list[str], str]:
+    """Return shares of one as per cent, and the sign: for `Value.text`."""
+    return [f"{100 * share:.1f}" for share in shares], "%"
+
+
 @dataclass(frozen=True)
 class Value:
     """A prediction and its 95 % interval, from the uncertainty of the measurement and the model's own error."""
@@ -85,6 +90,21 @@ class Value:
     def as_dict(self) -> dict[str, float]:
         """Return it for JSON."""
         return {"value": self.value, "low": self.low, "high": self.high}
+
+    def text(self, texts: Callable[..., tuple[list[str], str]]) -> str:
+        """Return it in words, for example ``11.7 [10.6, 12.8] ms``; without an interval that has no length.
+
+        A part of a step whose interval reaches down to nothing cannot be told from none, and is as good as any below
+        the interval's end: only that is said, as in ``at most 3.8 ms``.
+
+        Args:
+            texts: Returns the texts of several numbers, and the unit of all.
+        """
+        if self.low == 0.0 < self.high:
+            (high,), unit = texts(self.high)
+            return f"at most {high} {unit}"
+        (middle, low, high), unit = texts(self.value, self.low, self.high)
+        return f"{middle} {unit}" if self.low == self.high else f"{middle} [{low}, {high}] {unit}"
 
 
 @dataclass(frozen=True)
@@ -99,6 +119,8 @@ class Answer:
         exposed_ns: What of it is exposed communication.
         late_ns: What of it is waiting for a late rank.
         step: As played.
+        lengths_ns: Of the step as played with all that was measured, then with each resample of it.
+        error: The model's own, as a share of the step: a standard deviation.
     """
 
     change: Change
@@ -109,6 +131,8 @@ class Answer:
     exposed_ns: Value
     late_ns: Value
     step: Step
+    lengths_ns: tuple[float, ...]
+    error: float
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON; times in ns."""
@@ -155,7 +179,26 @@ def ask(model: Model, change: Change) -> Answer:
         replace(exposed, low=max(exposed.low, 0.0)),
         replace(late, low=max(late.low, 0.0)),
         first,
+        tuple(step.length_ns for step in steps),
+        error,
     )
+
+
+def ratio(before: Answer, after: Answer) -> Value:
+    """Return how long a step of one answer is beside that of another of the same model; below 1 it is shorter.
+
+    Resamples are compared in pairs, for what one shows of the job holds for both steps. The model's error counts once,
+    as of a predicted step beside a known one: both are of one job, so their errors are neither equal nor independent.
+    A step that is the same in all resamples has none.
+    """
+    if before.lengths_ns == after.lengths_ns:
+        return Value(1.0, 1.0, 1.0)
+    pairs = zip(before.lengths_ns, after.lengths_ns, strict=True)
+    ratios = [later / earlier if earlier else 1.0 for earlier, later in pairs]  # steps of no length are equal
+    error = math.hypot(before.error, after.error) / math.sqrt(2)
+    found = _value(ratios, error * ratios[0])
+    least = after.step.compute_ns / before.lengths_ns[0] if before.lengths_ns[0] else 1.0
+    return replace(found, low=max(found.low, min(least, found.value)))
 
 
 def built_in(ranks: int) -> list[Change]:

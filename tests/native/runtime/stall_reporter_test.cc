@@ -105,6 +105,8 @@ TEST(StallReporter, EveryRankLearnsWhoIsMissingWhateverItHasSeenItself) {
 TEST(StallReporter, ARoundIsReportedOnceForTheWholeJob) {
   ReportingJob job(3);
   job.progress[0].round = job.progress[1].round = 5;
+  const std::int64_t begun_ns = now_ns();
+  EXPECT_FALSE(job[0].newest().has_value());
   testing::internal::CaptureStderr();
   for (const std::size_t rank : {1, 0, 1}) job[rank].report(stall_in_round(5, {2}));
   job.settle(stall_in_round(5, {2}));
@@ -114,6 +116,12 @@ TEST(StallReporter, ARoundIsReportedOnceForTheWholeJob) {
                       "not known; it has submitted nothing that is not done\n"),
             std::string::npos)
       << said;
+  const std::optional<ReportedStall> told = job[0].newest();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(told->stall.tensors, stall_in_round(5, {2}).tensors);
+  EXPECT_GE(told->at_ns, begun_ns);
+  EXPECT_LE(told->at_ns, now_ns());
+  for (const std::size_t rank : {1, 2}) EXPECT_FALSE(job[rank].newest().has_value());
 }
 
 TEST(StallReporter, WithoutRankZeroOneRankReportsUnlessTheOthersWaitOn) {
