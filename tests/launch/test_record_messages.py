@@ -155,5 +155,5 @@ def test_the_late_stage_of_a_pipeline_is_named(tmp_path: Path) -> None:
     late = max(waits.values(), key=lambda one: one["total_ns"])
     assert late["peer"] == 1 and waits[2, 1]["total_ns"] > STEPS * SLOW_S * 1e9 / 2, waits
     assert waits[2, 1]["longest_ns"] > SLOW_S * 1e9 / 2
-    with pytest.raises(RingtuneError, match="rank [02] waited for rank 1, .* timeline summary"):
+    with pytest.raises(RingtuneError, match=r"rank [02] waited for rank 1, .* timeline summary"):
         stragglers(load(tmp_path / "trace.json"))
