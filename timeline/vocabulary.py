@@ -330,9 +330,7 @@ ARGUMENT_WORDS = (
         "payload of this rank's tensor; of a `communicate` span: of the batch, for an allgather of all ranks",
     ),
     ArgumentWord("batch", "number", "fused batch, equal on all its ranks; below 0: a message; left out when 0 (none)"),
-    ArgumentWord(
-        "step", "number", "optimizer step of the record; of a range or another library's collective that of its begin"
-    ),
+    ArgumentWord("step", "number", "optimizer step; of a range or another library's collective that of its begin"),
     ArgumentWord("knobs_version", "number", "version of the knobs in force"),
     *(ArgumentWord(row.name, _unit_of(row), row.recorded or row.meaning) for row in TABLE),
     ArgumentWord("dtype", "text", "element type of the batch"),
