@@ -74,10 +74,12 @@ def test_the_timeline_has_every_group_with_its_name_and_names_its_late_rank(worl
         int(peer) for peer, stage in zip(spans.fact("peer", -1), spans.stage, strict=True) if stage == Stage.AWAIT
     }
     assert waited <= {0, 1, 2}, "ranks of the world"
-    late: Counter[int] = Counter()
-    for one in read(tmp_path, "stragglers")["verdicts"]:
-        late[one["rank"]] += one["late_steps"]
-    assert late[2] > STEPS / 2 > late[0] + late[1]
+    verdicts = read(tmp_path, "stragglers")["verdicts"]
+    cost: Counter[int] = Counter()
+    for one in verdicts:
+        cost[one["rank"]] += one["cost_ns"]
+    assert verdicts[0]["rank"] == 2 and verdicts[0]["late_steps"] > STEPS / 2
+    assert cost[2] > cost[0] + cost[1], "on a busy machine others are late too, for shorter times"
     assert read(tmp_path, "summary", "--all-steps")["steps"]["count"] == STEPS
     names = spans.name_texts()
     phases = Counter(names[place] for place, stage in enumerate(spans.stage) if stage == Stage.RANGE)
