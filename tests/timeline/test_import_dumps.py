@@ -170,6 +170,42 @@ def test_a_receive_that_nobody_sends_is_found() -> None:
     assert found is not None and (found.missing, list(found.waiting)) == ((1,), [2])
 
 
+@given(data=st.data(), ranks=st.integers(2, 5), kept=st.integers(1, 8), batches=st.booleans())
+def test_the_rank_that_sends_no_more_is_found(data: st.DataObject, ranks: int, kept: int, batches: bool) -> None:
+    """Each rank counts its own messages; of a batch torch tells only of all together how far they are."""
+    a_pair = st.permutations(range(ranks)).map(lambda order: tuple(order[:2]))
+    plan = data.draw(st.lists(st.tuples(a_pair, st.booleans()), min_size=1, max_size=30))  # between whom, both ways
+    stops = data.draw(st.integers(0, ranks - 1))
+    stops_at = data.draw(st.integers(0, max(0, sum(stops in pair for pair, _ in plan) - 1)))
+    entries: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(ranks)}
+    counts, stands = [0] * ranks, set[int]()
+    for at, ((source, destination), both) in enumerate(plan):
+        if stops in (source, destination) and counts[stops] == stops_at:
+            stands.add(stops)
+        done = not stands & {source, destination}
+        for rank, peer, sends in ((source, destination, True), (destination, source, False)):
+            if rank in stands:
+                continue
+            counts[rank] += 1
+            about = {"p2p_seq_id": counts[rank], "is_p2p": True, "collective_seq_id": 0, "done": done}
+            ways = [f"nccl:send {rank}->{peer}", f"nccl:recv {rank}<-{peer}"][:: 1 if sends else -1]
+            batch = [entry(at, way, **about) for way in ways[: 1 + (both and batches)]]
+            if batches:
+                never = {"state": "scheduled", "time_discovered_completed_ns": None, "retired": False}
+                batch = [one | never for one in batch] + [entry(at, "nccl:coalesced", **about)]
+            entries[rank] += batch
+            if not done:
+                stands.add(rank)
+    groups = {"0": list(range(ranks))}
+    whole = data.draw(st.booleans())
+    for own in entries.values():
+        own[:] = [one | {"record_id": record} for record, one in enumerate(own)][0 if whole else -3 * kept :]
+    found = hang_of({rank: document(own, groups) for rank, own in entries.items()})
+    waiting = {rank for rank, own in entries.items() if own and own[-1]["state"] == "started"}
+    assert (found is not None) == bool(waiting)
+    assert found is None or (found.missing == (stops,) and set(found.waiting) <= waiting), found.lines()
+
+
 def test_a_rank_that_came_long_ago_is_not_missing() -> None:
     """The recorder keeps the last calls only; how far a rank has come stands in its status too."""
     documents = stuck(2, 1, 5)

@@ -30,13 +30,18 @@ PICKLE = b"\x80"
 _RANK = re.compile(r"(\d{1,9})(?:\.json)?(?:\.gz)?$")
 _PAIR = re.compile(r"(\d+)\s*(->|<-)\s*(\d+)")
 
+_PROGRESS = ("state", "time_discovered_started_ns", "time_discovered_completed_ns", "retired")
+
 Channel = tuple[str, tuple[int, int] | None]
-"""A group's name, and for sends and receives the two ranks: within it calls are numbered alike on all its ranks."""
+"""A group's name, and for sends and receives the two ranks: within it calls come in the same order on all its ranks."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective (or send, receive) that a rank called; times in ns since 1970, None where not known."""
+    """One collective (or send, receive) that a rank called; times in ns since 1970, None where not known.
+
+    ``number`` is torch's: collectives of a group have equal ones on all ranks, while each rank counts its own messages.
+    """
 
     channel: Channel
     number: int
@@ -57,7 +62,7 @@ class Dump:
     """What one rank's flight recorder held.
 
     By a group's name: its ranks as far as the dump says them, its description, the number of the last collective that
-    the rank called.
+    the rank called. ``whole``: it holds all that the rank called, not the last calls only.
     """
 
     path: Path
@@ -66,6 +71,7 @@ class Dump:
     groups: Mapping[str, tuple[int, ...]]
     descriptions: Mapping[str, str]
     enqueued: Mapping[str, int]
+    whole: bool
 
     @property
     def last_ns(self) -> int:
@@ -147,9 +153,25 @@ def dump_of(file: Path, rank: int, document: Mapping[str, Any]) -> Dump:
         for which in ("completed", "enqueued")
     )
     entries = document.get("entries") or []
+    whole = not entries or int(entries[0]["record_id"]) == 0
+    entries = _with_progress(entries)
     calls = tuple(_call(entry, groups, done) for entry in entries)
     said = {str(entry["process_group"][0]): str(entry["process_group"][1]) for entry in entries}
-    return Dump(file, rank, calls, {name: ranks for name, ranks in groups.items() if ranks}, said, called)
+    return Dump(file, rank, calls, {name: ranks for name, ranks in groups.items() if ranks}, said, called, whole)
+
+
+def _with_progress(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Give messages of a batch its progress: torch records each of them, and how far all are in one entry behind."""
+
+    def batch(entry: Mapping[str, Any]) -> tuple[str, int] | None:
+        return (str(entry["process_group"][0]), int(entry["p2p_seq_id"])) if entry.get("is_p2p") else None
+
+    ends = {batch(entry): entry for entry in entries if batch(entry) and _PAIR.search(entry["profiling_name"]) is None}
+    return [
+        {**entry, **{name: ends[batch(entry)].get(name) for name in _PROGRESS}} if batch(entry) in ends else entry
+        for entry in entries
+        if ends.get(batch(entry)) is not entry
+    ]
 
 
 def _ranks(said: Any) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
 """Why a job hangs, by the dumps of its ranks' flight recorders: who did not come to which collective.
 
-The calls of a group have equal numbers on all its ranks. A call that a rank made and that is not done waits for the
-ranks of the group that have not come to that number. Where these wait in another call themselves, that one is the
-cause; the collective to be named is one whose missing rank waits in none.
+The collectives of a group have equal numbers on all its ranks, and the messages of two ranks come in the same order on
+both. A call that a rank made and that is not done waits for the ranks that have not come to that number, or message.
+Where these wait in another call themselves, that one is the cause; the collective to be named is one whose missing rank
+waits in none.
 """
 
 from __future__ import annotations
@@ -111,10 +112,7 @@ def _hangs(of_rank: dict[int, Dump]) -> Iterator[Hang]:
     channels = dict.fromkeys(call.channel for dump in of_rank.values() for call in dump.calls)
     last_ns = max((dump.last_ns for dump in of_rank.values()), default=0)
     for channel in channels:
-        calls = {
-            rank: {call.number: call for call in dump.calls if call.channel == channel}
-            for rank, dump in of_rank.items()
-        }
+        calls = _numbered(channel, of_rank)
         numbers = sorted({number for own in calls.values() for number, call in own.items() if not call.done})
         if not numbers:
             continue
@@ -139,6 +137,22 @@ def _hangs(of_rank: dict[int, Dump]) -> Iterator[Hang]:
             last={rank: max(of_rank[rank].calls, key=lambda call: call.created_ns, default=None) for rank in told},
             last_ns=last_ns,
         )
+
+
+def _numbered(channel: Channel, of_rank: dict[int, Dump]) -> dict[int, dict[int, Call]]:
+    """Calls by numbers that are equal on all ranks: of two ranks' messages their place.
+
+    Where a dump holds the last ones only, places count from the last one that is done, which both ranks have done.
+    """
+    calls = {rank: [call for call in dump.calls if call.channel == channel] for rank, dump in of_rank.items()}
+    if channel[1] is None:
+        return {rank: {call.number: call for call in own} for rank, own in calls.items()}
+    whole = all(of_rank[rank].whole for rank in channel[1] if rank in of_rank)
+    found = {}
+    for rank, own in calls.items():
+        done = 0 if whole else max((place for place, call in enumerate(own, 1) if call.done), default=0)
+        found[rank] = dict(enumerate(own, 1 - done))
+    return found
 
 
 def _passed(number: int, members: Sequence[int], calls: dict[int, dict[int, Call]]) -> bool:
