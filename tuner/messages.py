@@ -89,7 +89,7 @@ def spread(gain: Interval) -> str:
 
 def milliseconds(ns: float) -> str:
     """Return a duration in milliseconds with three significant digits or more."""
-    return f"{ns / 1e6:.2f} ms" if ns < 1e8 else f"{ns / 1e6:.0f} ms"
+    return f"{ns / 1e6:.2f} ms" if ns < 1e7 else f"{ns / 1e6:.1f} ms" if ns < 1e8 else f"{ns / 1e6:.0f} ms"
 
 
 def sentence(record: Record) -> str:

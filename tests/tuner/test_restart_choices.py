@@ -79,6 +79,11 @@ def test_nccl_has_its_algorithm_protocol_and_channels_tried() -> None:
     assert "LL128" not in protocol.values  # may corrupt data where NCCL does not choose it itself
 
 
+def test_a_name_like_no_variables_has_no_nearest() -> None:
+    with pytest.raises(UsageError, match=r"there is no variable mode; a variable that the script reads .* in capitals"):
+        parse_choice("mode=fast,slow")
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [

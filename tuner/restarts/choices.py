@@ -169,7 +169,9 @@ def parse_choice(text: str) -> Choice:
         raise UsageError(f"--try {text}: expected NAME=VALUE,VALUE,... for example OMP_NUM_THREADS=1,2")
     # Names of variables are in capitals, and ringtune's are all known; a script may read others by itself.
     if name != name.upper() or (name.startswith(PREFIX) and name not in _OWN):
-        raise UsageError(f"--try {text}: there is no variable {name}; did you mean {nearest(name)}?")
+        near = nearest(name)
+        meant = f"did you mean {near}?" if near else "a variable that the script reads has its name in capitals"
+        raise UsageError(f"--try {text}: there is no variable {name}; {meant}")
     return Choice(name, words)
 
 
@@ -177,12 +179,12 @@ _OWN = frozenset(PREFIX + variable.name for variable in VARIABLES)
 
 
 def nearest(name: str) -> str:
-    """Return the variable that is most likely meant, first of those that are tried by themselves."""
+    """Return the variable that is most likely meant, first of those that are tried by themselves; empty for none."""
     word = name.upper().removeprefix(PREFIX)
     names = list(dict.fromkeys([*(choice.variable for choice in CHOICES), *sorted(_OWN)]))
     short = {one.removeprefix(PREFIX): one for one in names}
     holding = sorted((key for key in short if word in key), key=lambda key: not key.startswith(word))
-    return short[(holding or difflib.get_close_matches(word, short, n=1, cutoff=0.0))[0]]
+    return next((short[key] for key in holding or difflib.get_close_matches(word, short, n=1)), "")
 
 
 def changed(setting: Setting, variable: str, value: str) -> Setting:
