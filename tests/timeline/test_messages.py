@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringtune.timeline.analysis.batches import batch_table
+from ringtune.timeline.analysis.late_waits import late_waits
 from ringtune.timeline.analysis.messages import messages
 from ringtune.timeline.analysis.peer_wait import peer_waits
+from ringtune.timeline.analysis.phases import exposure
 from ringtune.timeline.merging.merged_file import write_merged
 from ringtune.timeline.reading.columns import SpanBuilder
 from ringtune.timeline.reading.reader import read
@@ -102,6 +104,25 @@ def test_the_ends_of_a_message_are_found_and_who_waited(sent: list[Sent], mixed:
                 waited[one.ranks[side], one.ranks[1 - side]] += 1000 * early
     assert {(one.rank, one.peer): one.total_ns for one in peer_waits(spans)} == dict(waited)
     assert batch_table(Trace(spans, (), (), "ringtune")).ids.tolist() == [3], "a message is no batch of a group"
+
+
+@given(st.lists(SENT, max_size=12))
+def test_blocked_for_a_late_end_is_not_exposed(sent: list[Sent]) -> None:
+    single = [one._replace(recorded=(True, True), waits=(True, True)) for one in alone(sent)]
+    spans = table(single)
+    parts = tuple(PartInfo(rank, size=3, host="a", error_ns=0) for rank in range(3))
+    late = late_waits(Trace(spans, (), parts, "merged"))
+    lasts = Counter[int]()
+    for one in single:
+        for rank in one.ranks:
+            lasts[rank] += 1000 * one.lasts_us
+    for rank in range(3):
+        own = [(one, side) for one in single for side in (0, 1) if one.ranks[side] == rank]
+        early = sum(max(0, one.called_us[1 - side] - one.called_us[side]) for one, side in own)
+        found = exposure(spans.of_rank(rank), None, late.of_rank(rank))
+        assert (found.late_ns, found.exposed_ns) == (1000 * early, lasts[rank])
+        moving = late.moving.of_rank(rank)
+        assert int(moving.duration_ns[moving.batch < 0].sum()) == lasts[rank]
 
 
 @given(st.lists(SENT, max_size=12))

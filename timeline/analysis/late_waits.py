@@ -1,8 +1,9 @@
 """When ranks waited for one that was late, and when bytes moved that no rank was late for.
 
 A rank waits for a late one from its own submission of a batch to that of the batch's last rank, by the aligned clocks;
-and while it records itself that a peer had not come to a batch yet (`await` spans). Blocked time within that is waiting
-for a late rank: no faster network could shorten it. Moments that are closer than the clocks' error tell nothing.
+from its send or receive to the other rank's call of the same message; and while it records itself that a peer had not
+come to a batch yet (`await` spans). Blocked time within that is waiting for a late rank: no faster network could
+shorten it. Moments that are closer than the clocks' error tell nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from ringtune.timeline.analysis.arrivals import clock_errors
 from ringtune.timeline.analysis.batches import MISSING, BatchTable, batch_table, errors_between, numbered
 from ringtune.timeline.analysis.intervals import union
+from ringtune.timeline.analysis.messages import messages
 from ringtune.timeline.distinct import distinct, distinct_numbers
 from ringtune.timeline.spans import Ints, Mask, SpanTable, Trace, once_a_trace
 from ringtune.timeline.vocabulary import Stage
@@ -27,8 +29,8 @@ class LateWaits:
     """See the module.
 
     Attributes:
-        waits: By rank, the time in which a batch was ready on it and another rank was late.
-        moving: The collectives, each from when its last rank had submitted it. Other libraries' begin before that.
+        waits: By rank, the time in which a batch or message was ready on it and another rank was late.
+        moving: Collectives and messages, each from when its last rank had submitted it. Other libraries' begin earlier.
     """
 
     waits: Mapping[int, Ints]
@@ -44,15 +46,15 @@ def late_waits(trace: Trace) -> LateWaits:
     """Find them; batches that one of their ranks did not record tell nothing."""
     table = batch_table(trace)
     table = table.take(table.whole).with_data()
-    spans = numbered(trace.spans)
+    spans, ready = _messages_from_the_last(trace, numbered(trace.spans))
     runs = spans.take(spans.in_stage(Stage.COMMUNICATE))
-    found: dict[int, list[Ints]] = {}
+    found = {rank: [ready[ready[:, 0] == rank, 1:]] for rank in distinct(ready[:, 0]).tolist()}
     if len(table.ids):
         last, late = _last_submissions(trace, table)
         for column, rank in enumerate(table.ranks):
             chosen = late[:, column]
             until = np.minimum(last, table.end[:, column])
-            found[rank] = [np.stack((table.submit[chosen, column], until[chosen]), axis=1)]
+            found.setdefault(rank, []).append(np.stack((table.submit[chosen, column], until[chosen]), axis=1))
         runs = _from_the_last(runs, table, np.where(late.any(axis=1), last, MISSING))
     awaited = _awaited(spans, runs)
     for rank in distinct(awaited.rank).tolist():
@@ -60,6 +62,21 @@ def late_waits(trace: Trace) -> LateWaits:
         found.setdefault(rank, []).append(np.stack((mine.begin_ns, mine.end_ns), axis=1))
     joined = {rank: np.concatenate(times) for rank, times in found.items()}
     return LateWaits({rank: union(times[:, 0], times[:, 1]) for rank, times in joined.items()}, runs)
+
+
+def _messages_from_the_last(trace: Trace, spans: SpanTable) -> tuple[SpanTable, Ints]:
+    """Return spans whose messages begin when both ranks had called them, and who waited for that: rank, begin, end."""
+    ends = messages(spans)
+    if not len(ends.send):
+        return spans, np.empty((0, 3), dtype=np.int64)
+    both = np.stack((ends.send, ends.receive))
+    begin, rank = spans.begin_ns[both], spans.rank[both].astype(np.int64)
+    last = begin.max(axis=0)
+    late = last - begin > clock_errors(trace).between(rank[0], rank[1])
+    until = np.minimum(last, spans.end_ns[both])
+    moved, known = spans.begin_ns.copy(), late.any(axis=0)
+    moved[both[:, known]] = until[:, known]
+    return replace(spans, begin_ns=moved), np.stack((rank[late], begin[late], until[late]), axis=1)
 
 
 def _last_submissions(trace: Trace, table: BatchTable) -> tuple[Ints, Mask]:
