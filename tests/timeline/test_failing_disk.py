@@ -128,7 +128,9 @@ def test_a_slow_disk_loses_spans_and_never_the_training(freezing_disk: Path, tmp
 def test_a_run_folder_on_a_full_disk_ends_no_job(small_disk: Path, tmp_path: Path) -> None:
     results = run_job(tmp_path, ("a", "a"), f"--steps={STEPS}", changes={"RINGTUNE_RUN_DIR": str(small_disk / "run")})
     assert [code for code, _ in results] == [0, 0], results
-    assert all("No space left on device" in error and "Traceback" not in error for _, error in results)
+    # As above: one of them may have got all the room that it needs.
+    assert any("No space left on device" in error for _, error in results), results
+    assert not any("Traceback" in error for _, error in results), results
 
 
 @pytest.mark.slow
