@@ -75,10 +75,27 @@ ShmGroup* Communicator::shm_group() {
   if (!shm_connected_) {
     ShmGroupOptions options = default_shm_group();
     options.idle_timeout_ns = options_.idle_timeout_ns;
-    group_ = connect_shm_group(fabric_, ring(), members_, std::move(options));
+    // At the start of a job nobody watches its ranks yet: that one stands still shows by the time.
+    Group meeting = ring();
+    meeting.idle_timeout_ns = options_.connect_timeout_ns;
+    try {
+      group_ = connect_shm_group(fabric_, meeting, members_, std::move(options));
+    } catch (const Timeout& error) {
+      throw Timeout(why_in_vain(error.what()));
+    }
     shm_connected_ = true;
   }
   return group_.get();
+}
+
+/// A rank waits for its neighbour in the ring, which may itself wait for one that stands stopped.
+std::string Communicator::why_in_vain(const std::string& waited) const {
+  for (const int rank : fabric_.stopped_neighbours()) {
+    if (position_of(rank) < 0) continue;
+    return "rank " + std::to_string(rank) + " on host " + fabric_.hosts().at(static_cast<std::size_t>(rank)) +
+           " stands stopped (SIGSTOP?) and did not complete the rendezvous in time";
+  }
+  return waited;
 }
 
 Allreducer& Communicator::allreducer() {

@@ -49,6 +49,8 @@ class Communicator {
   [[nodiscard]] ShmGroup* shm_group();
 
  private:
+  [[nodiscard]] std::string why_in_vain(const std::string& waited) const;
+
   Fabric& fabric_;
   std::vector<int> members_;
   CommunicatorOptions options_;

@@ -141,7 +141,7 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made, c
   data_paths.begin(hosts, given.rank, [this](const std::exception_ptr& error) { engine->device_failed(error); });
   status.apply(options.knobs, 0);  // rank 0's
   const EngineParts parts{*fabric, tickets, counters, tracer, mailbox, queries, status, &data_paths};
-  engine = std::make_unique<Engine>(engine_options(options), parts);
+  with_one_cause(options, store.get(), [&] { engine = std::make_unique<Engine>(engine_options(options), parts); });
   driver = std::make_unique<Driver>(*engine, parts, DriverOptions{options.overlap, options.thread_affinity});
   fabric->on_inquiry([this](int from, std::uint32_t number, const Bytes& question) {
     engine->stall_reporter().asked(from, number, question);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "../transport/fabrics.h"
 #include "base/error.h"
 #include "collective/collectives.h"
@@ -38,6 +40,20 @@ TEST_P(CommunicatorSets, DisjointAndOverlappingOnesWorkSideBySide) {
     for (int round = 0; round < 3; ++round) {
       for (const auto& communicator : mine) expect_sum(*communicator);
     }
+  });
+}
+
+// At the start of a job nobody watches the ranks yet.
+TEST_P(CommunicatorSets, ARankThatStandsStillWhereAllShareMemoryIsNotWaitedForEver) {
+  Joined world = join(GetParam(), 3);
+  std::latch given_up(2);
+  on_threads(3, [&](int rank) {
+    const CommunicatorOptions options{.connect_timeout_ns = 3'000'000'000, .idle_timeout_ns = 0};
+    Communicator communicator(world[static_cast<std::size_t>(rank)], {0, 1, 2}, options);
+    (void)communicator.ring();
+    if (rank == 2) return given_up.wait();
+    EXPECT_THROW((void)communicator.shm_group(), Timeout);
+    given_up.count_down();
   });
 }
 
