@@ -72,19 +72,26 @@ for step in range({STEPS}):
 dist.destroy_process_group()
 """
 
-PIPELINE = f"""
-import time, torch, torch.distributed as dist
+MEETING = """
 rank, size = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", 0))), 3
 dist.init_process_group("gloo", store=dist.FileStore("meeting", size), rank=rank, world_size=size)
+"""
+
+
+def pipeline(meet: str, steps: int, slow_s: float) -> str:
+    """Return a script of stages that send to each other, of which rank 1 takes longer; ``meet`` sets rank and size."""
+    return f"""
+import time, torch, torch.distributed as dist
+{meet}
 layer = torch.nn.Linear(32, 32)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
-for step in range({STEPS}):
+for step in range({steps}):
     optimizer.zero_grad()
     rows = torch.randn(8, 32)
     if rank > 0:
         dist.recv(rows, rank - 1)
     rows.requires_grad_()
-    time.sleep(0.03 * (rank == 1))
+    time.sleep({slow_s} * (rank == 1))
     out = layer(rows)
     if rank < size - 1:
         dist.send(out.detach(), rank + 1)
@@ -98,6 +105,7 @@ for step in range({STEPS}):
     optimizer.step()
 dist.destroy_process_group()
 """
+
 
 SUB_GROUPS = f"""
 import time, torch, torch.distributed as dist
@@ -193,7 +201,9 @@ def test_the_larger_batch_of_a_zero_job_is_named_and_its_steps_count_once(tmp_pa
 @pytest.mark.slow
 def test_the_slow_stage_of_a_pipeline_under_mpirun_sets_the_pace(tmp_path: Path) -> None:
     mpirun = [find_tool("mpi"), "--allow-run-as-root", "--oversubscribe", "-np", "3", sys.executable]
-    done = run(tmp_path, PIPELINE, [BIN / "ringtune", "record", "-o", "trace.json", "--", *mpirun])
+    done = run(
+        tmp_path, pipeline(MEETING, STEPS, 0.03), [BIN / "ringtune", "record", "-o", "trace.json", "--", *mpirun]
+    )
     assert done.returncode == 0, done.stderr
     summary = read(tmp_path, "summary")
     assert summary["headline"].startswith("rank 1 sets the pace: it waited "), summary["headline"]

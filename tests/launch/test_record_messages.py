@@ -15,6 +15,7 @@ from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.inputs import load
 from ringtune.timeline.vocabulary import MESSAGES, Stage
 from tests.launch.test_record import BIN, read, run
+from tests.launch.test_record_jobs import pipeline
 
 SCHEDULES = 40
 STEPS = 12
@@ -90,31 +91,9 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
-PIPELINE = f"""
-import time, torch, torch.distributed as dist
+MEETING = """
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
-stage = torch.nn.Linear(16, 16)
-optimizer = torch.optim.SGD(stage.parameters(), lr=0.01)
-for _ in range({STEPS}):
-    held = torch.randn(4, 16)
-    if rank > 0:
-        dist.recv(held, rank - 1)
-    held.requires_grad_()
-    time.sleep({SLOW_S} * (rank == 1))
-    out = stage(held)
-    if rank < size - 1:
-        dist.send(out.detach(), rank + 1)
-        gradient = torch.zeros_like(out)
-        dist.recv(gradient, rank + 1)
-        out.backward(gradient)
-    else:
-        out.square().mean().backward()
-    if rank > 0:
-        dist.send(held.grad, rank - 1)
-    optimizer.step()
-    optimizer.zero_grad()
-dist.destroy_process_group()
 """
 
 
@@ -147,7 +126,7 @@ def test_every_receive_of_random_schedules_belongs_to_its_send(ranks: int, backe
 
 @pytest.mark.slow
 def test_the_late_stage_of_a_pipeline_is_named(tmp_path: Path) -> None:
-    done = run(tmp_path, PIPELINE, launcher(3))
+    done = run(tmp_path, pipeline(MEETING, STEPS, SLOW_S), launcher(3))
     assert done.returncode == 0, done.stderr
     summary = read(tmp_path, "summary")
     assert not summary["knobs_versions"], "another library carried everything"

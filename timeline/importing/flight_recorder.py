@@ -162,16 +162,18 @@ def dump_of(file: Path, rank: int, document: Mapping[str, Any]) -> Dump:
 
 def _with_progress(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Give messages of a batch its progress: torch records each of them, and how far all are in one entry behind."""
-
-    def batch(entry: Mapping[str, Any]) -> tuple[str, int] | None:
-        return (str(entry["process_group"][0]), int(entry["p2p_seq_id"])) if entry.get("is_p2p") else None
-
-    ends = {batch(entry): entry for entry in entries if batch(entry) and _PAIR.search(entry["profiling_name"]) is None}
-    return [
-        {**entry, **{name: ends[batch(entry)].get(name) for name in _PROGRESS}} if batch(entry) in ends else entry
-        for entry in entries
-        if ends.get(batch(entry)) is not entry
-    ]
+    ends: dict[tuple[str, int], Mapping[str, Any]] = {}
+    messages = [bool(entry.get("is_p2p")) for entry in entries]
+    batches = [(str(entry["process_group"][0]), int(entry["p2p_seq_id"])) for entry in entries]
+    for entry, message, batch in zip(entries, messages, batches, strict=True):
+        if message and _PAIR.search(entry["profiling_name"]) is None:
+            ends[batch] = entry
+    found: list[Mapping[str, Any]] = []
+    for entry, message, batch in zip(entries, messages, batches, strict=True):
+        end = ends.get(batch) if message else None
+        if end is not entry:
+            found.append(entry if end is None else {**entry, **{name: end.get(name) for name in _PROGRESS}})
+    return found
 
 
 def _ranks(said: Any) -> tuple[int, ...]:
